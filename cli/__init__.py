@@ -1,0 +1,1 @@
+"""The `gyre` command: a thin shell over the other parts."""

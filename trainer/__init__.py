@@ -1,0 +1,1 @@
+"""GSPO over trajectory trees."""

@@ -1,0 +1,1 @@
+"""Executions rebuilt as prefix-sharing trajectory trees."""
