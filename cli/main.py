@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from gyre.cli import output
+from gyre.cli.engine import engine
 from gyre.proxy.errors import GyreError
 
 app = typer.Typer(
@@ -40,6 +41,9 @@ def common(
     ] = False,
 ) -> None:
     output.install_logging()
+
+
+app.command()(engine)
 
 
 def main(args: Sequence[str] | None = None) -> None:
