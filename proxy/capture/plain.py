@@ -1,0 +1,200 @@
+"""A plain (not streamed) answer: what it says about tokens, and what of it the client sees."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gyre.proxy.calls import Sampling, VersionSpan
+from gyre.proxy.capture.captured import Captured, ChoiceCapture
+from gyre.proxy.capture.profiles import Engine, Hidden
+from gyre.proxy.capture.reply import (
+    Choice,
+    Logprobs,
+    Metadata,
+    Raw,
+    Reply,
+    Settings,
+    decode_ids,
+    decode_logprobs,
+    decode_reply,
+    is_null,
+    parse_ids,
+)
+from gyre.proxy.capture.splice import Object, parse_list, without
+
+_LARGE = 1 << 16
+_PROMPT_KEY = b'"prompt_token_ids":['
+_META_LEFT_OUT = {"choices", "usage", "prompt_token_ids", "sglext", "__verbose"}
+_decode_top = msgspec.json.Decoder(Object).decode
+
+
+class Unreadable(ValueError):
+    """The answer is not what this wire calls an answer."""
+
+
+def capture_plain(engine: Engine, hidden: Hidden, body: bytes) -> tuple[Captured, bytes]:
+    """Read an answer of status 200; return what was captured and the bytes for the client.
+
+    Raises:
+        Unreadable: not JSON, or no `choices` in it.
+    """
+    small, prompt = _lift_prompt(body, hidden)
+    try:
+        reply, top = decode_reply(small), _decode_top(small)
+    except msgspec.DecodeError as error:
+        raise Unreadable(str(error)) from error
+    if reply.choices is None:
+        raise Unreadable("no `choices` in it")
+    captured = Captured(usage=None if is_null(reply.usage) else bytes(reply.usage or b""), complete=True)
+    captured.meta = without(top, _META_LEFT_OUT)
+    read_common(captured, reply, prompt)
+    spans = version_spans(reply.metadata)
+    captured.choices = [_choice(engine, choice, reply, spans) for choice in reply.choices]
+    if all(choice.empty for choice in captured.choices):
+        captured.flag("no_content")
+    return captured, body if hidden.nothing else _shown(top, hidden)
+
+
+def _lift_prompt(body: bytes, hidden: Hidden) -> tuple[bytes, bytes | None]:
+    """Take a large list of prompt ids out before anything parses the answer.
+
+    Inside a JSON string the key's quotes would be escaped, so the bytes can only be the key; that it
+    stood at the top level shows when the answer is decoded. Only done when the client must not see it.
+    """
+    if len(body) < _LARGE or "prompt_token_ids" not in hidden.top:
+        return body, None
+    start = body.find(_PROMPT_KEY)
+    end = body.find(b"]", start)
+    if start < 0 or end - start < _LARGE:
+        return body, None
+    start += len(_PROMPT_KEY) - 1
+    return body[:start] + b"null" + body[end + 1 :], body[start : end + 1]
+
+
+def read_common(captured: Captured, reply: Reply, lifted: bytes | None = None) -> None:
+    """What plain answers and stream chunks share: prompt ids and llama.cpp's own report."""
+    prompt = lifted or reply.prompt_token_ids
+    if reply.sglext and not is_null(reply.sglext.input_ids):
+        prompt = reply.sglext.input_ids
+    for choice in reply.choices or ():
+        prompt = prompt if not is_null_or_none(prompt) else choice.prompt_token_ids
+    if prompt is not None and not is_null_or_none(prompt):
+        captured.prompt_ids = parse_ids(prompt)
+    if reply.verbose:
+        captured.prompt_text = reply.verbose.prompt
+        if reply.verbose.generation_settings:
+            captured.sampling = _sampling(reply.verbose.generation_settings)
+
+
+def is_null_or_none(raw: Raw | bytes | None) -> bool:
+    return raw is None or bytes(raw) == b"null"
+
+
+def _sampling(settings: Settings) -> Sampling:
+    return Sampling(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        min_p=settings.min_p,
+        presence_penalty=settings.presence_penalty,
+        frequency_penalty=settings.frequency_penalty,
+        repetition_penalty=settings.repeat_penalty,
+        seed=settings.seed,
+    )
+
+
+def version_spans(metadata: Metadata | None) -> list[VersionSpan]:
+    """SGLang's spans; a single version has no end yet and is closed by the recorder."""
+    if metadata is None:
+        return []
+    if metadata.weight_versions:
+        return [VersionSpan(str(span.version), span.start, span.end) for span in metadata.weight_versions]
+    return [VersionSpan(str(metadata.weight_version), 0, -1)] if metadata.weight_version is not None else []
+
+
+def _choice(engine: Engine, choice: Choice, reply: Reply, spans: list[VersionSpan]) -> ChoiceCapture:
+    logprobs = read_logprobs(choice.logprobs)
+    message = choice.message if choice.text is None else msgspec.json.encode({"text": choice.text})
+    return ChoiceCapture(
+        index=choice.index,
+        message=None if message is None else bytes(message),
+        finish_reason=choice.finish_reason,
+        ids=_output_ids(engine, choice, reply, logprobs),
+        logprobs=_values(choice, logprobs),
+        empty=not choice.text if message is None or choice.text is not None else _says_nothing(bytes(message)),
+        spans=spans,
+    )
+
+
+def read_logprobs(raw: Raw | None) -> Logprobs | None:
+    if raw is None or is_null(raw):
+        return None
+    try:
+        return decode_logprobs(raw)
+    except msgspec.ValidationError:
+        return None
+
+
+def _values(choice: Choice, logprobs: Logprobs | None) -> list[float | None] | None:
+    if choice.meta_info and choice.meta_info.output_token_logprobs:
+        return [entry[0] for entry in choice.meta_info.output_token_logprobs]
+    return logprob_values(logprobs)
+
+
+def logprob_values(logprobs: Logprobs | None) -> list[float | None] | None:
+    if logprobs is None:
+        return None
+    if logprobs.content is not None:
+        return [entry.logprob for entry in logprobs.content]
+    return logprobs.token_logprobs
+
+
+def logprob_ids(logprobs: Logprobs | None) -> list[int] | None:
+    """llama.cpp names each sampled id in its log-probability entry."""
+    if logprobs is None or logprobs.content is None:
+        return None
+    return [entry.id for entry in logprobs.content if entry.id is not None]
+
+
+def _output_ids(engine: Engine, choice: Choice, reply: Reply, logprobs: Logprobs | None) -> list[int] | None:
+    for raw in (choice.token_ids, choice.response_token_ids):
+        if raw is not None and not is_null(raw):
+            return decode_ids(raw)
+    if choice.meta_info and choice.meta_info.output_token_logprobs:
+        return [entry[1] for entry in choice.meta_info.output_token_logprobs]
+    if engine == Engine.LLAMACPP:
+        # Its entries miss all but the last token of a character; the verbose list is whole.
+        whole = reply.verbose.tokens if reply.verbose and len(reply.choices or ()) == 1 else None
+        return whole or logprob_ids(logprobs)
+    return None
+
+
+def _says_nothing(message: bytes) -> bool:
+    try:
+        fields = msgspec.json.decode(message)
+    except msgspec.DecodeError:
+        return True
+    return not isinstance(fields, dict) or not any(
+        fields.get(key) for key in ("content", "tool_calls", "reasoning", "reasoning_content", "refusal", "function_call")
+    )
+
+
+def _shown(top: Object, hidden: Hidden) -> bytes:
+    """The answer as the client would have got it; values and their order are untouched."""
+    return without({**top, "choices": shown_choices(top["choices"], hidden)}, hidden.top)
+
+
+def shown_choices(raw: Raw, hidden: Hidden) -> bytes:
+    choices = parse_list(raw)
+    if choices is None or not hidden.choice:
+        return bytes(raw)
+    return b"[%s]" % b",".join(_shown_choice(choice, hidden) for choice in choices)
+
+
+def _shown_choice(raw: Raw, hidden: Hidden) -> bytes:
+    fields: dict[str, Raw | bytes] = {**_decode_top(raw)}
+    drop = set(hidden.choice)
+    if "logprobs" in drop and "logprobs" in fields and hidden.null_logprobs:
+        fields["logprobs"] = b"null"
+        drop.remove("logprobs")
+    return without(fields, drop)

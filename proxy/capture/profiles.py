@@ -1,0 +1,181 @@
+"""What each engine can say about tokens: what to ask, and what to hide from a client that did not ask.
+
+Field names as in vLLM 0.10.2+, SGLang 0.5.23 and llama.cpp's server of 2026-10; our own engine uses
+vLLM's. No I/O: `probe_reply` reads the answer of `GET /v1/models`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from gyre.proxy.calls import Sampling, Wire
+from gyre.proxy.capture.splice import Object
+from gyre.proxy.settings import Pin
+
+
+class Engine(StrEnum):
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    LLAMACPP = "llamacpp"
+    GYRE = "gyre"
+    TEXT = "text"
+    """A hosted API, or anything we do not know: no ids."""
+
+
+def probe_reply(models: bytes) -> Engine:
+    """Engine from the body of `GET /v1/models`: they all sign their models with `owned_by`."""
+    try:
+        owner = msgspec.json.decode(models)["data"][0]["owned_by"]
+        return Engine(owner)
+    except (msgspec.DecodeError, ValueError, LookupError, TypeError):
+        return Engine.TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a model request asks for, as far as the proxy must know."""
+
+    wire: Wire
+    model: str | None = None
+    stream: bool = False
+    n: int = 1
+    usage: bool = False
+    """Whether a stream shall end with a usage chunk."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """`stream_options` as given."""
+    true: frozenset[str] = frozenset()
+    """Capture fields that the client itself set to something other than false or null."""
+    sampling: Sampling = Sampling()
+
+
+_CAPTURE_FIELDS = (
+    "logprobs",
+    "top_logprobs",
+    "return_token_ids",
+    "return_prompt_token_ids",
+    "return_meta_info",
+    "return_input_ids_in_sglext",
+    "return_output_ids_in_sglext",
+    "verbose",
+    "return_tokens",
+)
+
+
+def read_ask(wire: Wire, top: Object) -> Ask:
+    """Read a request's top level; values of a wrong type are left for the engine to refuse."""
+    options = _value(top, "stream_options", dict) or {}
+    stream = _value(top, "stream", bool) or False
+    return Ask(
+        wire=wire,
+        model=_value(top, "model", str),
+        stream=stream,
+        n=_value(top, "n", int) or 1,
+        usage=not stream or options.get("include_usage") is True,
+        options=options,
+        true=frozenset(
+            key for key in _CAPTURE_FIELDS if key in top and bytes(top[key]) not in (b"false", b"null")
+        ),
+        sampling=Sampling(
+            temperature=_number(top, "temperature"),
+            top_p=_number(top, "top_p"),
+            top_k=_value(top, "top_k", int),
+            min_p=_number(top, "min_p"),
+            presence_penalty=_number(top, "presence_penalty"),
+            frequency_penalty=_number(top, "frequency_penalty"),
+            repetition_penalty=_number(top, "repetition_penalty"),
+            seed=_value(top, "seed", int),
+        ),
+    )
+
+
+def _value(top: Object, key: str, kind: type) -> Any:
+    raw = top.get(key)
+    if raw is None:
+        return None
+    value = msgspec.json.decode(raw)
+    return value if isinstance(value, kind) else None
+
+
+def _number(top: Object, key: str) -> float | None:
+    value = _value(top, key, float)
+    return value if value is not None else _value(top, key, int)
+
+
+def fields_to_set(engine: Engine, ask: Ask) -> dict[str, bytes]:
+    """Fields, with their JSON text, that make `engine` return ids and log-probabilities."""
+    wanted = _wanted(engine, ask.wire == Wire.CHAT, ask.stream)
+    fields = {key: text for key, text in wanted.items() if key not in ask.true}
+    if "logprobs" in ask.true:
+        fields.pop("top_logprobs", None)
+    if wanted and ask.stream and not ask.usage:
+        fields["stream_options"] = msgspec.json.encode({**ask.options, "include_usage": True})
+    return fields
+
+
+def _wanted(engine: Engine, chat: bool, stream: bool) -> dict[str, bytes]:
+    yes = b"true"
+    logprobs = {"logprobs": yes if chat else b"0"}
+    match engine:
+        case Engine.VLLM | Engine.GYRE:
+            return {**logprobs, "return_token_ids": yes}
+        case Engine.SGLANG if chat and stream:
+            # It answers 400 to its own id fields under stream=true, but sends them as `sglext`.
+            return {**logprobs, "return_input_ids_in_sglext": yes, "return_output_ids_in_sglext": yes}
+        case Engine.SGLANG if chat:
+            ids = {"return_token_ids": yes, "return_prompt_token_ids": yes, "return_meta_info": yes}
+            return {**logprobs, **ids}
+        case Engine.SGLANG:
+            return {**logprobs, "return_token_ids": yes}
+        case Engine.LLAMACPP:
+            # It lists 20 alternatives per token unless told otherwise; 0 turns the ids off.
+            one = {"logprobs": yes, "top_logprobs": b"1"} if chat else {"logprobs": b"1"}
+            return {**one, "verbose": yes, "return_tokens": yes}
+        case Engine.TEXT:
+            return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What a client must not see because only the proxy asked for it."""
+
+    top: frozenset[str]
+    choice: frozenset[str]
+    usage_chunk: bool
+    null_logprobs: bool
+    """The engine says `"logprobs": null` to those who did not ask; llama.cpp omits the key."""
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.top or self.choice or self.usage_chunk)
+
+
+_SHOWS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "logprobs": ((), ("logprobs",)),
+    "return_token_ids": (("prompt_token_ids",), ("token_ids", "response_token_ids", "prompt_token_ids")),
+    "return_prompt_token_ids": ((), ("prompt_token_ids",)),
+    "return_meta_info": ((), ("meta_info",)),
+    "return_output_ids_in_sglext": (("sglext",), ()),
+    "verbose": (("__verbose",), ()),
+}
+
+
+def hidden(engine: Engine, ask: Ask, fields: dict[str, bytes]) -> Hidden:
+    """What follows from having set `fields` in the request."""
+    shown = [_SHOWS[key] for key in fields if key in _SHOWS]
+    return Hidden(
+        top=frozenset(key for top, _ in shown for key in top),
+        choice=frozenset(key for _, choice in shown for key in choice),
+        usage_chunk="stream_options" in fields,
+        null_logprobs=engine != Engine.LLAMACPP,
+    )
+
+
+def pinned_fields(pin: Pin) -> dict[str, bytes]:
+    """Sampling forced on the request; the agent's seed goes too, since it would tie a group's samples."""
+    values = {key: value for key, value in msgspec.structs.asdict(pin).items() if value is not None}
+    fields = {key: msgspec.json.encode(value) for key, value in values.items()}
+    return {**fields, "seed": b"null"} if fields else {}

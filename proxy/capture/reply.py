@@ -1,0 +1,114 @@
+"""The JSON shapes of all engines' answers, as far as capture reads them; the rest stays bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int32]
+Raw = msgspec.Raw
+
+
+class MetaInfo(msgspec.Struct):
+    output_token_logprobs: list[tuple[float | None, int, Any]] | None = None
+
+
+class Choice(msgspec.Struct):
+    """A choice of a plain answer (`message`, `text`) or of a stream's chunk (`delta`, `text`)."""
+
+    index: int = 0
+    message: Raw | None = None
+    delta: dict[str, Any] | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    logprobs: Raw | None = None
+    token_ids: Raw | None = None
+    response_token_ids: Raw | None = None
+    prompt_token_ids: Raw | None = None
+    meta_info: MetaInfo | None = None
+
+
+class Sglext(msgspec.Struct):
+    input_ids: Raw | None = None
+    output_ids: list[list[int]] | None = None
+
+
+class Settings(msgspec.Struct):
+    """llama.cpp's effective sampler, under its own names."""
+
+    seed: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repeat_penalty: float | None = None
+
+
+class Verbose(msgspec.Struct):
+    prompt: str | None = None
+    tokens: list[int] | None = None
+    generation_settings: Settings | None = None
+
+
+class Span(msgspec.Struct):
+    version: str | int
+    start: int
+    end: int
+
+
+class Metadata(msgspec.Struct):
+    weight_version: str | int | None = None
+    weight_versions: list[Span] | None = None
+
+
+class Reply(msgspec.Struct):
+    choices: list[Choice] | None = None
+    usage: Raw | None = None
+    prompt_token_ids: Raw | None = None
+    sglext: Sglext | None = None
+    verbose: Verbose | None = msgspec.field(name="__verbose", default=None)
+    metadata: Metadata | None = None
+    error: Raw | None = None
+
+
+class TokenLogprob(msgspec.Struct):
+    logprob: float | None = None
+    id: int | None = None
+
+
+class Logprobs(msgspec.Struct):
+    """chat's `content` list, or the arrays of completions."""
+
+    content: list[TokenLogprob] | None = None
+    token_logprobs: list[float | None] | None = None
+
+
+decode_reply = msgspec.json.Decoder(Reply).decode
+decode_logprobs = msgspec.json.Decoder(Logprobs).decode
+decode_ids = msgspec.json.Decoder(list[int]).decode
+
+
+def is_null(raw: Raw | None) -> bool:
+    return raw is None or bytes(raw) == b"null"
+
+
+def parse_ids(raw: Raw | bytes) -> Ids | None:
+    """A JSON array of ids as int32; None when it is not one.
+
+    numpy reads text at three times the speed of a JSON parser and without an object per id.
+    """
+    text = bytes(raw).strip()
+    if len(text) < 4096:
+        try:
+            return np.array(decode_ids(text), np.int32)
+        except (msgspec.DecodeError, OverflowError):
+            return None
+    if text[:1] != b"[":
+        return None
+    ids = np.fromstring(text[1:-1], np.int32, sep=",")
+    return ids if len(ids) == text.count(b",") + 1 else None

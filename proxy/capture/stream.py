@@ -1,0 +1,177 @@
+"""A streamed answer, event by event: what it says about tokens, and what of it the client sees.
+
+Costs a few microseconds an event: one typed decode, and byte replacements for what is hidden.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gyre.proxy.capture.captured import Captured, ChoiceCapture
+from gyre.proxy.capture.plain import (
+    logprob_ids,
+    logprob_values,
+    read_common,
+    read_logprobs,
+    shown_choices,
+    version_spans,
+)
+from gyre.proxy.capture.profiles import Engine, Hidden
+from gyre.proxy.capture.reply import Choice, Raw, Reply, decode_ids, decode_reply, is_null
+from gyre.proxy.capture.splice import Object, without
+from gyre.proxy.sse import data_of, event_of
+from gyre.proxy.wires.chat import MessageBuilder
+from gyre.proxy.wires.completions import TextBuilder
+
+DONE = b"[DONE]"
+_META_LEFT_OUT = {"choices", "usage", "prompt_token_ids", "sglext", "__verbose"}
+_decode_top = msgspec.json.Decoder(Object).decode
+
+
+class _ChoiceStream:
+    """One choice while it streams."""
+
+    def __init__(self, index: int, chat: bool) -> None:
+        self.out = ChoiceCapture(index)
+        self.builder: MessageBuilder | TextBuilder = MessageBuilder() if chat else TextBuilder()
+        self.ids: list[int] = []
+        self.logprobs: list[float | None] = []
+
+    def add(self, engine: Engine, choice: Choice) -> None:
+        if choice.delta is not None and isinstance(self.builder, MessageBuilder):
+            self.builder.add(choice.delta)
+        elif choice.text is not None and isinstance(self.builder, TextBuilder):
+            self.builder.add(choice.text)
+        if choice.finish_reason is not None:
+            self.out.finish_reason = choice.finish_reason
+        logprobs = read_logprobs(choice.logprobs)
+        values = logprob_values(logprobs)
+        if values is not None:
+            self.logprobs += values
+        ids = logprob_ids(logprobs) if engine == Engine.LLAMACPP else _ids(choice.token_ids)
+        if ids:
+            self.ids += ids
+
+    def finish(self) -> ChoiceCapture:
+        self.out.message = self.builder.message()
+        self.out.ids = self.ids or None
+        self.out.logprobs = self.logprobs or None
+        self.out.empty = self.builder.empty
+        return self.out
+
+
+def _ids(raw: Raw | None) -> list[int] | None:
+    return None if raw is None or is_null(raw) else decode_ids(raw)
+
+
+class StreamCapture:
+    """Feed it events; `forward` gives the client's bytes, `finish` what was captured."""
+
+    def __init__(self, engine: Engine, hidden: Hidden, chat: bool) -> None:
+        self._engine = engine
+        self._hidden = hidden
+        self._chat = chat
+        self._choices: dict[int, _ChoiceStream] = {}
+        self._captured = Captured()
+        self.done = False
+        """The terminal event was seen; it is not forwarded, since the row must be flushed first."""
+        self.failed: bytes | None = None
+        """The engine's own error event, if it sent one."""
+
+    def forward(self, event: bytes) -> bytes:
+        """The event as the client shall see it; empty when it shall not."""
+        data = data_of(event)
+        if data is None:
+            return event
+        if data == DONE:
+            self.done = True
+            return b""
+        try:
+            reply = decode_reply(data)
+        except msgspec.DecodeError:
+            self._captured.flag("event_unreadable")
+            return event
+        first = self._captured.meta is None
+        self._read(reply)
+        if first:
+            self._captured.meta = without(_decode_top(data), _META_LEFT_OUT)
+        return event if self._hidden.nothing else self._shown(event, data, reply)
+
+    def flag(self, reason: str) -> None:
+        self._captured.flag(reason)
+
+    def finish(self, complete: bool) -> Captured:
+        """Close the capture. `complete`: the wire's own end was seen."""
+        out = self._captured
+        out.choices = [self._choices[index].finish() for index in sorted(self._choices)]
+        out.complete = complete
+        if complete and all(choice.empty for choice in out.choices):
+            out.flag("no_content")
+        return out
+
+    @property
+    def finished(self) -> bool:
+        """Every choice said why it ended (an engine may close without `[DONE]`)."""
+        return bool(self._choices) and all(c.out.finish_reason for c in self._choices.values())
+
+    def _read(self, reply: Reply) -> None:
+        if not is_null(reply.usage):
+            self._captured.usage = bytes(reply.usage or b"")
+        if reply.error is not None and not is_null(reply.error):
+            self.failed = bytes(reply.error)
+        for choice in reply.choices or ():
+            stream = self._choices.get(choice.index)
+            if stream is None:
+                stream = self._choices[choice.index] = _ChoiceStream(choice.index, self._chat)
+            stream.add(self._engine, choice)
+        if self._captured.prompt_ids is None or reply.sglext or reply.verbose:
+            read_common(self._captured, reply)
+        if reply.sglext and reply.sglext.output_ids:
+            self._read_sglext(reply.sglext.output_ids)
+        if reply.metadata:
+            for stream in self._choices.values():
+                stream.out.spans = version_spans(reply.metadata)
+
+    def _read_sglext(self, output_ids: list[list[int]]) -> None:
+        for index, ids in enumerate(output_ids):
+            if index in self._choices:
+                self._choices[index].ids = ids
+
+    def _shown(self, event: bytes, data: bytes, reply: Reply) -> bytes:
+        if not reply.choices and (self._hidden.usage_chunk or "sglext" in self._hidden.top):
+            if reply.sglext or (self._hidden.usage_chunk and not is_null(reply.usage)):
+                return b""
+        shown = _cut(data, reply, self._hidden)
+        return event_of(shown) if shown is not data else event
+
+
+def _cut(data: bytes, reply: Reply, hidden: Hidden) -> bytes:
+    """Cut hidden values by their exact bytes; an unusual layout takes the slow, exact way.
+
+    A key's quotes are escaped inside strings, so key and value together occur only as a pair.
+    """
+    out = data
+    for choice in reply.choices or ():
+        if choice.logprobs is not None and not is_null(choice.logprobs) and "logprobs" in hidden.choice:
+            pair = b'"logprobs":' + bytes(choice.logprobs)
+            instead = b'"logprobs":null' if hidden.null_logprobs else b""
+            out = _replaced(out, pair, instead)
+        if choice.token_ids is not None and "token_ids" in hidden.choice:
+            out = _replaced(out, b'"token_ids":' + bytes(choice.token_ids), b"")
+        if choice.prompt_token_ids is not None and "prompt_token_ids" in hidden.choice:
+            out = _replaced(out, b'"prompt_token_ids":' + bytes(choice.prompt_token_ids), b"")
+    if reply.prompt_token_ids is not None and "prompt_token_ids" in hidden.top:
+        out = _replaced(out, b'"prompt_token_ids":' + bytes(reply.prompt_token_ids), b"")
+    if out and not (reply.verbose and "__verbose" in hidden.top):
+        return out
+    top = _decode_top(data)
+    return without({**top, "choices": shown_choices(top["choices"], hidden)}, hidden.top)
+
+
+def _replaced(data: bytes, pair: bytes, instead: bytes) -> bytes:
+    """`data` with the pair replaced, or with one comma dropped too; empty when it is not there."""
+    if instead:
+        return data.replace(pair, instead, 1) if pair in data else b""
+    if b"," + pair in data:
+        return data.replace(b"," + pair, b"", 1)
+    return data.replace(pair + b",", b"", 1) if pair + b"," in data else b""

@@ -1,0 +1,125 @@
+"""Who is calling: pure functions from path and headers to an `Identity`.
+
+Strongest signal first: URL prefix, API key, our header, native headers of the harnesses, body hints.
+Weaker signals that name another execution do not win; the row is flagged `identity_conflict`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import xxhash
+
+from gyre.proxy.calls import Identity
+from gyre.proxy.errors import RequestError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+KEY_PREFIX = "gyre-x-"
+HEADER = "x-gyre-execution"
+
+Headers = Mapping[str, str]
+"""Lower-case names; the last of repeated headers."""
+
+
+def checked_name(name: str, source: str) -> str:
+    """`name` if it can stand in paths and queries.
+
+    Raises:
+        RequestError: status 400, naming the bad name and where it came from.
+    """
+    if not NAME.fullmatch(name):
+        raise RequestError(
+            f"execution name `{name[:140]}` from {source} is not allowed",
+            code="invalid_execution_name",
+            hint="use letters, digits, `.`, `_`, `-`; at most 128, first a letter or digit",
+        )
+    return name
+
+
+def split_path(path: str) -> tuple[str | None, str]:
+    """`/x/<execution>/v1/...` -> (execution, `/v1/...`); other paths are returned as they are."""
+    if not path.startswith("/x/"):
+        return None, path
+    name, slash, rest = path[3:].partition("/")
+    return checked_name(name, "the URL"), slash + rest or "/"
+
+
+def api_key(headers: Headers) -> str | None:
+    bearer = headers.get("authorization", "")
+    if bearer[:7].lower() == "bearer ":
+        return bearer[7:].strip()
+    return headers.get("x-api-key")
+
+
+def identify(url_name: str | None, headers: Headers, body: Mapping[str, msgspec.Raw] | None = None) -> Identity:
+    """Resolve the caller. `body` is the top level of a JSON request, for the weakest hints.
+
+    Raises:
+        RequestError: a name from which a path could be formed.
+    """
+    key = api_key(headers)
+    named: list[tuple[str, str]] = []
+    if url_name:
+        named.append((url_name, "url"))
+    if key and key.startswith(KEY_PREFIX):
+        named.append((checked_name(key.removeprefix(KEY_PREFIX), "the API key"), "key"))
+    if HEADER in headers:
+        named.append((checked_name(headers[HEADER], f"header `{HEADER}`"), "header"))
+    session, session_source = _session(headers, body)
+    agent, agent_source = _first(headers, "x-claude-code-agent-id", "thread-id")
+    parent, parent_source = _first(
+        headers, "x-claude-code-parent-agent-id", "x-codex-parent-thread-id", "x-parent-session-id"
+    )
+    if not named:
+        named.append(_unnamed(session, key))
+    (execution, source), others = named[0], named[1:]
+    return Identity(
+        execution_id=execution,
+        execution_source=source,
+        session_id=session,
+        session_source=session_source,
+        agent_id=agent,
+        agent_source=agent_source,
+        parent_agent_id=parent,
+        parent_agent_source=parent_source,
+        retry_count=_number(headers.get("x-stainless-retry-count")),
+        client=headers.get("user-agent"),
+        hints=_hints(headers),
+        flags=["identity_conflict"] if any(name != execution for name, _ in others) else [],
+    )
+
+
+def _unnamed(session: str | None, key: str | None) -> tuple[str, str]:
+    """The native session is the execution; without one, callers with one key share a name."""
+    if session and NAME.fullmatch(session):
+        return session, "session"
+    return f"unnamed-{xxhash.xxh3_64_hexdigest(key or '')}", "none"
+
+
+def _session(headers: Headers, body: Mapping[str, msgspec.Raw] | None) -> tuple[str | None, str | None]:
+    value, source = _first(headers, "x-claude-code-session-id", "x-session-id", "session-id", "session_id")
+    if value or not body or "prompt_cache_key" not in body:
+        return value, source
+    hint = msgspec.json.decode(body["prompt_cache_key"])
+    return (hint, "prompt_cache_key") if isinstance(hint, str) else (None, None)
+
+
+def _first(headers: Headers, *names: str) -> tuple[str | None, str | None]:
+    for name in names:
+        if name in headers:
+            return headers[name], name
+    return None, None
+
+
+_HINTS = ("x-codex-turn-metadata", "x-codex-window-id", "x-openai-subagent", "x-client-request-id", "idempotency-key")
+
+
+def _hints(headers: Headers) -> dict[str, Any]:
+    return {name: headers[name] for name in _HINTS if name in headers}
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None

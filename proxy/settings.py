@@ -1,0 +1,196 @@
+"""Everything the proxy can be told, from a TOML file, the environment and flags.
+
+Precedence: defaults < file < flags. An unknown key is an error that names the nearest known one.
+Secrets never stand here: a backend names the environment variable that holds its key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gyre.proxy.errors import ConfigError
+
+EngineName = Literal["auto", "vllm", "sglang", "llamacpp", "gyre", "text"]
+Durability = Literal["interval", "always", "off"]
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MiB = 1 << 20
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One addressable engine."""
+
+    url: str
+    """Base URL without `/v1`, for example `http://127.0.0.1:8000`."""
+    name: str = ""
+    """How metrics, rows and the control API call it; host and port unless given."""
+    profile: EngineName = "auto"
+    """What the engine can say about tokens; `auto` asks it."""
+    key_env: str | None = None
+    """Environment variable with the API key sent upstream in place of the client's."""
+    models: dict[str, str] = {}
+    """Model names as clients say them -> as this engine says them."""
+    cell: str | None = None
+    """The elastic cell this engine belongs to; a column of the log."""
+    version: str | None = None
+    """Policy version it serves, where the engine does not say so itself."""
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds; which one fired is recorded."""
+
+    connect: float = 10.0
+    first_byte: float = 1800.0
+    idle: float = 600.0
+    """Silence between two reads of a started answer."""
+    total: float = 7200.0
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be held in memory, in bytes unless said otherwise."""
+
+    body: int = 256 * MiB
+    """One request body, after decompression; more is answered 413."""
+    answer: int = 512 * MiB
+    """One plain answer; a longer one passes through and is flagged."""
+    event: int = 64 * MiB
+    """One streamed event; a longer one passes through and is flagged."""
+    memory: int = 2048 * MiB
+    """All bodies and held answers together, per worker; beyond it new calls wait."""
+    hold_s: float = 45.0
+    """How long a call waits for a backend before it is refused; agents tolerate 45 s of silence."""
+    hold_calls: int = 4096
+    """Calls that may wait at once, per worker."""
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    durability: Durability = "interval"
+    """When a journal reaches the disk itself: `interval`, `always` (before each answer ends) or `off`."""
+    sync_s: float = 1.0
+    """The interval of `interval`."""
+    rotate_bytes: int = 64 * MiB
+    rotate_s: float = 600.0
+    """A journal segment is sealed into Parquet when it is this large or this old."""
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sampling forced on every call; unset fields are left to the client."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+
+
+class ProxySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole configuration of `gyre proxy`."""
+
+    logs: str = ""
+    """Log folder."""
+    host: str = "127.0.0.1"
+    port: int = 8400
+    """0 takes a free port."""
+    workers: int = 1
+    backends: list[Backend] = []
+    timeouts: Timeouts = Timeouts()
+    limits: Limits = Limits()
+    log: Log = Log()
+    pin: Pin = Pin()
+    replay_retries: bool = False
+    """Answer an SDK's marked retry of a call that was already answered with the stored answer."""
+    shutdown_s: float = 30.0
+    """How long a graceful shutdown waits for open calls."""
+    token_env: str = "GYRE_PROXY_TOKEN"
+    """Environment variable with the token that every request must show; needed off loopback."""
+
+
+def load_settings(path: Path | None, flags: dict[str, Any]) -> ProxySettings:
+    """Read `path` (TOML) and lay `flags` over it; a flag of None is not given.
+
+    Raises:
+        ConfigError: unreadable file, unknown key, wrong type, or an unsafe combination.
+    """
+    raw = _read_toml(path) if path else {}
+    for key, value in flags.items():
+        if value is not None:
+            table, _, name = key.rpartition(".")
+            (raw.setdefault(table, {}) if table else raw)[name] = value
+    return _checked(_convert(raw))
+
+
+def name_of(backend: Backend) -> str:
+    return backend.name or urlsplit(backend.url).netloc
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read `{path}`: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{path}` is not TOML: {error}") from error
+
+
+def _convert(raw: dict[str, Any]) -> ProxySettings:
+    _refuse_unknown(raw, ProxySettings, "")
+    try:
+        return msgspec.convert(raw, ProxySettings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"configuration: {error}") from error
+
+
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "timeouts": Timeouts,
+    "limits": Limits,
+    "log": Log,
+    "pin": Pin,
+    "backends": Backend,
+}
+
+
+def _refuse_unknown(raw: dict[str, Any], kind: type[msgspec.Struct], where: str) -> None:
+    known = kind.__struct_fields__
+    for key, value in raw.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean `{where}{near[0]}`?" if near else f"known keys: {', '.join(known)}"
+            raise ConfigError(f"unknown key `{where}{key}`", hint)
+        if not where and key in _TABLES:
+            for table in value if isinstance(value, list) else [value]:
+                if isinstance(table, dict):
+                    _refuse_unknown(table, _TABLES[key], f"{key}.")
+
+
+def _checked(settings: ProxySettings) -> ProxySettings:
+    if not settings.logs:
+        raise ConfigError("no log folder given", "pass `--logs DIR`")
+    if not settings.backends:
+        raise ConfigError("no engine given", "pass `--upstream URL`, as often as there are engines")
+    for backend in settings.backends:
+        if urlsplit(backend.url).scheme not in ("http", "https"):
+            raise ConfigError(f"`{backend.url}` is not an http URL", "for example `http://127.0.0.1:8000`")
+    if settings.workers < 1:
+        raise ConfigError("`workers` must be at least 1")
+    if settings.host not in LOOPBACK and not os.environ.get(settings.token_env):
+        raise ConfigError(
+            f"`{settings.host}` is reachable from other machines and no token is set",
+            f"set the environment variable `{settings.token_env}`, or bind 127.0.0.1",
+        )
+    named = [b if b.name else msgspec.structs.replace(b, name=name_of(b)) for b in settings.backends]
+    if len({b.name for b in named}) < len(named):
+        raise ConfigError("two backends have the same name", "give each a `name`")
+    return msgspec.structs.replace(settings, backends=[_plain_url(b) for b in named])
+
+
+def _plain_url(backend: Backend) -> Backend:
+    url = backend.url.rstrip("/").removesuffix("/v1")
+    return msgspec.structs.replace(backend, url=url)
