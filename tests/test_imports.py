@@ -1,0 +1,79 @@
+"""Who may import whom, and what a quick command must not load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT = {
+    "cli": {"cli", "trainer", "elastic", "treebuilder", "proxy"},
+    "trainer": {"trainer", "elastic", "treebuilder", "proxy"},
+    "elastic": {"elastic", "proxy"},
+    "treebuilder": {"treebuilder", "proxy"},
+    "proxy": {"proxy"},
+}
+WEB_AND_TORCH = {"torch", "transformers", "fastapi", "starlette", "uvicorn", "aiohttp", "httpx", "socket"}
+HEAVY = {"torch", "transformers", "pyarrow", "duckdb", "numpy", "fastapi", "uvicorn", "aiohttp", "xllamacpp"}
+
+
+def imports_of(part: str) -> list[tuple[str, str]]:
+    """(file, imported module) for each import anywhere in the part, those inside functions included."""
+    found = []
+    for path in sorted((ROOT / part).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Import(names=names):
+                    modules = [alias.name for alias in names]
+                case ast.ImportFrom(module="gyre", names=names):
+                    modules = [f"gyre.{alias.name}" for alias in names]
+                case ast.ImportFrom(module=str(module)):
+                    modules = [module]
+                case _:
+                    modules = []
+            found += [(str(path.relative_to(ROOT)), module) for module in modules]
+    return found
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_a_part_imports_only_the_parts_below_it(part: str) -> None:
+    ours = [(file, name) for file, name in imports_of(part) if name.startswith("gyre.")]
+    assert [(file, name) for file, name in ours if name.split(".")[1] not in MAY_IMPORT[part]] == []
+
+
+def test_the_tree_builder_knows_no_web_framework_and_no_torch() -> None:
+    found = [(file, name) for file, name in imports_of("treebuilder") if name.split(".")[0] in WEB_AND_TORCH]
+    assert found == []
+
+
+@pytest.mark.parametrize("part", ["proxy", "treebuilder"])
+def test_recording_and_building_know_no_torch(part: str) -> None:
+    found = [
+        (file, name) for file, name in imports_of(part) if name.split(".")[0] in {"torch", "transformers"}
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("command", ["", "proxy", "log", "engine", "doctor"])
+def test_help_loads_nothing_heavy(command: str) -> None:
+    program = f"""
+import sys
+from gyre.cli.main import main
+try:
+    main({[*command.split(), "--help"]!r})
+finally:
+    sys.stderr.write(" ".join({HEAVY!r} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert "Usage: gyre" in done.stdout
+
+
+def test_the_proxy_runs_without_torch() -> None:
+    program = "import sys, gyre.proxy.app; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
