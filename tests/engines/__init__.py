@@ -1,0 +1,1 @@
+"""Scripted fake engines: real HTTP servers on loopback that misbehave on request."""

@@ -1,0 +1,283 @@
+"""What each kind of engine says, with the field names of the real ones.
+
+vllm        prompt_token_ids and choices[].token_ids on `return_token_ids`, in streams too
+sglang      ids and meta_info per choice, refused in streams; there `sglext` near the end
+llamacpp    the sampled id in each log-probability entry, `__verbose` on request, no prompt ids
+text        a hosted API: no ids at all
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any, Literal
+
+from tests.engines import tokens
+from tests.engines.script import Answer, Request
+
+Kind = Literal["vllm", "sglang", "llamacpp", "text"]
+Json = dict[str, Any]
+
+CREATED = 1_700_000_000
+MAX_MODEL_LEN = 1_000_000
+OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp", "text": "openai"}
+SAMPLER = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1.0}
+"""llama.cpp's defaults; a request's own values win."""
+UNSTREAMABLE = ("return_token_ids", "return_prompt_token_ids", "return_meta_info")
+
+
+def dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def error(status: int, message: str) -> bytes:
+    kind = {400: "BadRequestError", 404: "NotFoundError", 429: "rate_limit_error"}.get(status, "server_error")
+    return dump({"error": {"message": message, "type": kind, "param": None, "code": status}})
+
+
+def refusal(kind: Kind, body: Json) -> str:
+    """Why the engine answers 400, or nothing. SGLang cannot stream what it puts into a plain choice."""
+    asked = [name for name in UNSTREAMABLE if body.get(name)]
+    if kind == "sglang" and body.get("stream") and "messages" in body and asked:
+        return f"{asked[0]} is not supported with stream=true"
+    return ""
+
+
+def side_answer(kind: Kind, model: str, request: Request) -> Json | None:
+    """The answer of a route that generates nothing; None where the engine has no such route."""
+    route, body = request.route, request.json if request.method == "POST" else {}
+    if route == "/v1/models":
+        entry: Json = {"id": model, "object": "model", "created": CREATED, "owned_by": OWNERS[kind]}
+        return {"object": "list", "data": [entry | _model_facts(kind)]}
+    if route == "/health":
+        return {"status": "ok"}
+    if kind == "vllm" and route == "/tokenize":
+        ids = request.prompt_ids
+        return {"count": len(ids), "max_model_len": MAX_MODEL_LEN, "tokens": ids, "token_strs": None}
+    if kind == "vllm" and route == "/detokenize":
+        return {"prompt": tokens.detokenize(body["tokens"])}
+    return _llamacpp_answer(route, body) if kind == "llamacpp" else None
+
+
+def _model_facts(kind: Kind) -> Json:
+    if kind == "llamacpp":
+        return {"meta": {"n_ctx_train": MAX_MODEL_LEN, "n_vocab": tokens.FIRST_BYTE_ID + 256}}
+    return {} if kind == "text" else {"max_model_len": MAX_MODEL_LEN}
+
+
+def _llamacpp_answer(route: str, body: Json) -> Json | None:
+    if route == "/apply-template":
+        return {"prompt": tokens.render(body["messages"], body.get("tools"))}
+    if route == "/tokenize":
+        return {"tokens": tokens.tokenize(body["content"])}
+    if route == "/detokenize":
+        return {"content": tokens.detokenize(body["tokens"])}
+    if route == "/props":
+        return {"default_generation_settings": {"n_ctx": MAX_MODEL_LEN, "params": SAMPLER}, "total_slots": 4}
+    return None
+
+
+def _chop(text: str, size: int) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def pieces(answer: Answer, reasoning_field: str) -> Iterator[tuple[str, Json]]:
+    """(sampled text, delta) pairs; the texts add up to `answer.sampled`.
+
+    A piece of pure markup has an empty delta: no event shows it, its ids ride with the next one.
+    """
+    if answer.reasoning:
+        yield "<think>", {}
+        yield from ((part, {reasoning_field: part}) for part in _chop(answer.reasoning, answer.piece))
+        yield "</think>", {}
+    yield from ((part, {"content": part}) for part in _chop(answer.text, answer.piece))
+    for index, call in enumerate(answer.tool_calls):
+        head = {"index": index, "id": call.id or f"call_{index}", "type": "function"}
+        function = {"name": call.name, "arguments": ""}
+        opening = f'<tool_call>{{"name": "{call.name}", "arguments": '
+        yield opening, {"tool_calls": [head | {"function": function}]}
+        for part in _chop(call.arguments, answer.piece):
+            yield part, {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
+        yield "}</tool_call>", {}
+
+
+class Shape:
+    """One generation call of one engine: its plain answer, or the events of its stream."""
+
+    def __init__(self, kind: Kind, model: str, number: int, request: Request, answer: Answer) -> None:
+        self.kind, self.request, self.body = kind, request, request.json
+        self.chat = request.route.endswith("/chat/completions")
+        count = int(self.body.get("n") or 1)
+        self.answer = answer
+        self.choices = [answer, *answer.others, *[answer] * count][:count]
+        self.envelope: Json = {
+            "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{number}",
+            "object": "chat.completion" if self.chat else "text_completion",
+            "created": CREATED,
+            "model": self.body.get("model") or model,
+        }
+        self.reasoning_field = "reasoning" if kind == "vllm" else "reasoning_content"
+
+    def plain(self) -> bytes:
+        choices = [self._plain_choice(i, answer) for i, answer in enumerate(self.choices)]
+        whole = self.envelope | {"choices": choices} | self._usage()
+        if self.kind == "vllm" and self.chat and self.body.get("return_token_ids"):
+            whole["prompt_token_ids"] = self.request.prompt_ids
+        if self.kind == "sglang":
+            whole["metadata"] = self._versions()
+        if self.kind == "llamacpp":
+            whole |= self._verbose(streamed=False)
+        return dump({**whole, **self.answer.extra})
+
+    def events(self) -> Iterator[bytes]:
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        envelope = {**self.envelope, "object": kind, **self.answer.extra}
+        streams = [list(self._choice_events(i, answer)) for i, answer in enumerate(self.choices)]
+        rows = [event for row in zip_longest(*streams) for event in row if event is not None]
+        for number, choice in enumerate(rows):
+            event = envelope | {"choices": [choice]}
+            if self.kind == "vllm" and self.chat and number == 0 and self.body.get("return_token_ids"):
+                event["prompt_token_ids"] = self.request.prompt_ids
+            if self.kind == "llamacpp" and number == len(rows) - 1:
+                event |= self._verbose(streamed=True)
+            yield _data(event)
+        yield from (_data(envelope | tail) for tail in self._tail_events())
+        if self.answer.done:
+            yield b"data: [DONE]\n\n"
+
+    def _tail_events(self) -> Iterator[Json]:
+        """Events that belong to no choice: SGLang's ids, then the usage that was asked for."""
+        extension: Json = {}
+        if self.kind == "sglang" and self.body.get("return_input_ids_in_sglext"):
+            extension["input_ids"] = self.request.prompt_ids
+        if self.kind == "sglang" and self.body.get("return_output_ids_in_sglext"):
+            extension["output_ids"] = [_kept(a, 0, a.output_ids) for a in self.choices]
+        if extension:
+            yield {"choices": [], "sglext": extension}
+        if (self.body.get("stream_options") or {}).get("include_usage"):
+            yield {"choices": []} | self._usage()
+
+    def _plain_choice(self, index: int, answer: Answer) -> Json:
+        choice: Json = {"index": index} | (self._message(answer) if self.chat else {"text": answer.text})
+        choice |= self._token_fields(answer, 0, answer.output_ids)
+        choice["finish_reason"] = answer.finish
+        if self.kind == "sglang" and self.chat:
+            choice |= self._sglang_fields(answer)
+        elif self.kind in ("vllm", "sglang") and not self.chat and self.body.get("return_token_ids"):
+            choice["prompt_token_ids"] = self.request.prompt_ids
+        return {**choice, **answer.choice_extra}
+
+    def _message(self, answer: Answer) -> Json:
+        message: Json = {"role": "assistant", "content": answer.text or None}
+        if answer.reasoning:
+            message[self.reasoning_field] = answer.reasoning
+        if answer.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id or f"call_{index}",
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for index, call in enumerate(answer.tool_calls)
+            ]
+        return {"message": message}
+
+    def _choice_events(self, index: int, answer: Answer) -> Iterator[Json]:
+        if self.chat:
+            opening = {"role": "assistant", "content": ""}
+            yield {"index": index, "delta": opening, "logprobs": None, "finish_reason": None}
+        position, waiting, first = 0, "", not self.chat
+        for sampled, delta in pieces(answer, self.reasoning_field):
+            waiting += sampled
+            if not delta:
+                continue
+            ids, waiting = tokens.tokenize(waiting), ""
+            shown: Json = {"delta": delta} if self.chat else {"text": delta.get("content", "")}
+            event: Json = {"index": index} | shown | self._token_fields(answer, position, ids)
+            if first and self.kind in ("vllm", "sglang") and self.body.get("return_token_ids"):
+                event["prompt_token_ids"] = self.request.prompt_ids
+            yield event | {"finish_reason": None}
+            position, first = position + len(ids), False
+        shown = {"delta": {}} if self.chat else {"text": ""}
+        last: Json = (
+            {"index": index} | shown | self._token_fields(answer, position, answer.output_ids[position:])
+        )
+        yield {**last, "finish_reason": answer.finish, **answer.choice_extra}
+
+    def _token_fields(self, answer: Answer, start: int, ids: list[int]) -> Json:
+        """Ids and log-probabilities of `ids`, whose first is output position `start`."""
+        fields: Json = {"logprobs": self._logprobs(answer, start, ids)}
+        if self.body.get("return_token_ids") and (
+            self.kind == "vllm" or (self.kind == "sglang" and not self.chat)
+        ):
+            fields["token_ids"] = _kept(answer, start, ids)
+        return fields
+
+    def _logprobs(self, answer: Answer, start: int, ids: list[int]) -> Json | None:
+        lost = {*answer.drop_logprobs, *(answer.drop_ids if self.kind == "llamacpp" else ())}
+        entries = [self._entry(at, token) for at, token in enumerate(ids, start) if at not in lost]
+        if self.chat or self.kind == "llamacpp":
+            return {"content": entries} if self.body.get("logprobs") else None
+        if self.body.get("logprobs") is None:
+            return None
+        return {
+            "tokens": [entry["token"] for entry in entries],
+            "token_logprobs": [entry["logprob"] for entry in entries],
+            "top_logprobs": [{entry["token"]: entry["logprob"]} for entry in entries],
+            "text_offset": list(range(start, start + len(entries))),
+        }
+
+    def _entry(self, position: int, token: int) -> Json:
+        raw = tokens.token_bytes(token)
+        text = raw.decode(errors="replace")
+        if self.body.get("return_tokens_as_token_ids"):
+            text = f"token_id:{token}"
+        entry: Json = {"token": text, "logprob": tokens.logprob_at(position), "bytes": list(raw)}
+        entry["top_logprobs"] = [dict(entry)] if self.body.get("top_logprobs") else []
+        return entry | {"id": token} if self.kind == "llamacpp" else entry
+
+    def _sglang_fields(self, answer: Answer) -> Json:
+        fields: Json = {}
+        ids = _kept(answer, 0, answer.output_ids)
+        if self.body.get("return_prompt_token_ids"):
+            fields["prompt_token_ids"] = self.request.prompt_ids
+        if self.body.get("return_token_ids"):
+            fields["response_token_ids"] = ids
+        if self.body.get("return_meta_info"):
+            scored = [[tokens.logprob_at(at), t, None] for at, t in enumerate(answer.output_ids)]
+            kept = [row for at, row in enumerate(scored) if at not in answer.drop_logprobs]
+            fields["meta_info"] = {"id": self.envelope["id"], "completion_tokens": len(answer.output_ids)}
+            if self.body.get("logprobs"):
+                fields["meta_info"]["output_token_logprobs"] = kept
+        return fields
+
+    def _versions(self) -> Json:
+        spans = [{"version": v, "start": start, "end": end} for v, start, end in self.answer.versions]
+        newest = spans[-1]["version"] if spans else "default"
+        return {"weight_version": newest} | ({"weight_versions": spans} if spans else {})
+
+    def _verbose(self, *, streamed: bool) -> Json:
+        if not self.body.get("verbose"):
+            return {}
+        settings = {name: self.body.get(name, default) for name, default in SAMPLER.items()}
+        ids = [] if streamed else self.choices[0].output_ids
+        shown = {"prompt": self.request.prompt_text, "tokens": ids, "generation_settings": settings}
+        return {"__verbose": shown}
+
+    def _usage(self) -> Json:
+        if self.answer.usage is not None:
+            return {"usage": dict(self.answer.usage)} if self.answer.usage else {}
+        prompt = len(self.request.prompt_ids)
+        completion = sum(len(answer.output_ids) for answer in self.choices)
+        total = prompt + completion
+        counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+        return {"usage": counts}
+
+
+def _kept(answer: Answer, start: int, ids: list[int]) -> list[int]:
+    return [token for at, token in enumerate(ids, start) if at not in answer.drop_ids]
+
+
+def _data(event: Json) -> bytes:
+    return b"data: " + dump(event) + b"\n\n"
