@@ -55,7 +55,9 @@ class LogBusyError(LogError):
 class RequestError(GyreError, ValueError):
     """The client's request cannot be served; becomes an HTTP answer in the wire's own form."""
 
-    def __init__(self, message: str, status: int = 400, code: str = "invalid_request", hint: str = "") -> None:
+    def __init__(
+        self, message: str, status: int = 400, code: str = "invalid_request", hint: str = ""
+    ) -> None:
         super().__init__(message, hint)
         self.status = status
         self.code = code

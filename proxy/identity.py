@@ -54,7 +54,9 @@ def api_key(headers: Headers) -> str | None:
     return headers.get("x-api-key")
 
 
-def identify(url_name: str | None, headers: Headers, body: Mapping[str, msgspec.Raw] | None = None) -> Identity:
+def identify(
+    url_name: str | None, headers: Headers, body: Mapping[str, msgspec.Raw] | None = None
+) -> Identity:
     """Resolve the caller. `body` is the top level of a JSON request, for the weakest hints.
 
     Raises:
@@ -114,7 +116,13 @@ def _first(headers: Headers, *names: str) -> tuple[str | None, str | None]:
     return None, None
 
 
-_HINTS = ("x-codex-turn-metadata", "x-codex-window-id", "x-openai-subagent", "x-client-request-id", "idempotency-key")
+_HINTS = (
+    "x-codex-turn-metadata",
+    "x-codex-window-id",
+    "x-openai-subagent",
+    "x-client-request-id",
+    "idempotency-key",
+)
 
 
 def _hints(headers: Headers) -> dict[str, Any]:

@@ -77,11 +77,7 @@ class EventSplitter:
 
 
 def _blank_line(data: bytes, start: int) -> int:
-    ends = [
-        at + len(mark)
-        for mark in (b"\n\n", b"\r\n\r\n", b"\r\r")
-        if (at := data.find(mark, start)) >= 0
-    ]
+    ends = [at + len(mark) for mark in (b"\n\n", b"\r\n\r\n", b"\r\r") if (at := data.find(mark, start)) >= 0]
     return min(ends, default=-1)
 
 

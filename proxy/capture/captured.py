@@ -71,7 +71,11 @@ def judge(
         flags.append("prompt_count_mismatch")
     if not choice.ids and sampled:
         flags.append("output_ids_missing")
-    elif usage.completion is not None and len(captured.choices) == 1 and usage.completion != len(choice.ids or ()):
+    elif (
+        usage.completion is not None
+        and len(captured.choices) == 1
+        and usage.completion != len(choice.ids or ())
+    ):
         flags.append("tokens_incomplete")
     if not captured.complete:
         flags.append("cut")

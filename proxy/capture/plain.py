@@ -121,7 +121,9 @@ def _choice(engine: Engine, choice: Choice, reply: Reply, spans: list[VersionSpa
         finish_reason=choice.finish_reason,
         ids=_output_ids(engine, choice, reply, logprobs),
         logprobs=_values(choice, logprobs),
-        empty=not choice.text if message is None or choice.text is not None else _says_nothing(bytes(message)),
+        empty=not choice.text
+        if message is None or choice.text is not None
+        else _says_nothing(bytes(message)),
         spans=spans,
     )
 
@@ -175,7 +177,8 @@ def _says_nothing(message: bytes) -> bool:
     except msgspec.DecodeError:
         return True
     return not isinstance(fields, dict) or not any(
-        fields.get(key) for key in ("content", "tool_calls", "reasoning", "reasoning_content", "refusal", "function_call")
+        fields.get(key)
+        for key in ("content", "tool_calls", "reasoning", "reasoning_content", "refusal", "function_call")
     )
 
 

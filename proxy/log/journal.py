@@ -67,8 +67,9 @@ class Segment:
         )
         self._write(batch.serialize())
 
-    def sync(self) -> None:
-        os.fsync(self._fd)
+    def duplicate(self) -> int:
+        """A descriptor of its own for the same file, to be synced and closed elsewhere."""
+        return os.dup(self._fd)
 
     def close(self) -> None:
         os.close(self._fd)

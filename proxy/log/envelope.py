@@ -1,0 +1,36 @@
+"""A request body without the parts that the log keeps elsewhere.
+
+In the envelope a marker, a JSON string at the top level, stands for each part that was cut out:
+
+    "gyre:messages:<sep>"    the array of messages, joined with <sep>, which is `,` or `, `
+    "gyre:tools:<sep>"       the array of tools
+    "gyre:prompt"            the prompt text of /completions: the only entry of the message list
+    "gyre:prompt_ids:<sep>"  a prompt given as a list of token ids
+
+A body that contains a marker of its own, or that is not given back byte for byte, is stored raw.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_MARKER = re.compile(rb'"gyre:(?:(messages|tools|prompt_ids):(, ?)|prompt)"')
+
+
+def restore(
+    envelope: bytes, messages: Sequence[bytes], tools: Sequence[bytes], prompt_ids: Sequence[int] | None
+) -> bytes:
+    """The request body as the client sent it. Only the envelope is searched, never the parts."""
+
+    def part(match: re.Match[bytes]) -> bytes:
+        name, separator = match.groups()
+        if name is None:
+            return messages[0]
+        if name == b"prompt_ids":
+            items: Sequence[bytes] = [b"%d" % token for token in prompt_ids or ()]
+        else:
+            items = messages if name == b"messages" else tools
+        return b"[" + separator.join(items) + b"]"
+
+    return _MARKER.sub(part, envelope)

@@ -1,0 +1,221 @@
+"""What the journal holds that is not sealed yet, and which attempts were never finished.
+
+An intent becomes a row `interrupted` when every segment that holds it was left by a dead writer
+without a CloseRecord (after which the writer repeats it in its next segment) and its attempt has no
+row anywhere in the log. Intents of a live writer are attempts in flight: no rows, only counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from gyre.proxy.calls import CallRecord, CloseRecord, ExecutionRecord, IntentRecord, NewMessage, Record
+from gyre.proxy.log.findings import Finding, note
+from gyre.proxy.log.folder import is_live
+from gyre.proxy.log.journal import Damage, scan
+from gyre.proxy.log.schema import ROW_KEY
+from gyre.proxy.log.sealed import SealedFile, projected, row_groups
+from gyre.proxy.log.widen import RowKey, interrupted, row_key
+
+AttemptKey = tuple[str, int]
+Signature = tuple[object, ...]
+
+_SIGNATURE = (
+    "execution_id outcome http_status request_digest response response_digest prompt_digest prompt_tokens"
+).split()
+
+
+@dataclass(slots=True)
+class SegmentState:
+    path: Path
+    live: bool
+    closed: bool = False
+    sorted: bool = True
+    last_order: int = 0
+    damage: Damage = field(default_factory=Damage)
+
+
+@dataclass(slots=True)
+class Survey:
+    """One pass over segments: how they were left, and which attempts began and ended in them."""
+
+    segments: list[SegmentState] = field(default_factory=list)
+    intents: dict[AttemptKey, IntentRecord] = field(default_factory=dict)
+    holder: dict[AttemptKey, SegmentState] = field(default_factory=dict)
+    """The newest segment that holds the intent; a live one wins."""
+    ended: set[AttemptKey] = field(default_factory=set)
+
+    def unfinished(self) -> dict[AttemptKey, IntentRecord]:
+        """Attempts whose writer is gone and that have no row in these segments."""
+        return {
+            key: intent
+            for key, intent in self.intents.items()
+            if key not in self.ended and not self.holder[key].live and not self.holder[key].closed
+        }
+
+    def open(self) -> int:
+        return sum(key not in self.ended and self.holder[key].live for key in self.intents)
+
+    def problems(self) -> list[Finding]:
+        return [finding for state in self.segments if not state.live for finding in _damages(state)]
+
+
+def survey(paths: Iterable[Path], visit: Callable[[Record, SegmentState], None]) -> Survey:
+    """Read segments, oldest first.
+
+    Raises:
+        FileNotFoundError: a segment was sealed meanwhile; list them again.
+    """
+    result = Survey()
+    for path in paths:
+        # Asked before reading: a writer that dies meanwhile may have written after our last row.
+        state = SegmentState(path, is_live(path))
+        result.segments.append(state)
+        for record in scan(path, state.damage):
+            _note(result, state, record)
+            visit(record, state)
+    return result
+
+
+@dataclass(slots=True)
+class Pending:
+    """The journal's rows as records, duplicates collapsed, in commit order."""
+
+    calls: list[CallRecord]
+    executions: list[ExecutionRecord]
+    messages: list[NewMessage]
+    open: int
+    problems: list[Finding]
+
+
+def read_pending(
+    paths: Sequence[Path], sealed: Sequence[SealedFile], executions: frozenset[str] | None = None
+) -> Pending:
+    """Everything in `paths` that no sealed file has, `executions` only when given."""
+    calls: list[CallRecord] = []
+    events: list[ExecutionRecord] = []
+    messages: dict[bytes, NewMessage] = {}
+
+    def visit(record: Record, _: SegmentState) -> None:
+        if isinstance(record, CallRecord):
+            # Another execution may have written a message that ours refers to.
+            messages.update((message.hash, message) for message in record.new_messages)
+            if executions is None or record.identity.execution_id in executions:
+                calls.append(record)
+        elif isinstance(record, ExecutionRecord) and (
+            executions is None or record.execution_id in executions
+        ):
+            events.append(record)
+
+    found = survey(paths, visit)
+    lost = [
+        intent
+        for key, intent in found.unfinished().items()
+        if (executions is None or intent.execution_id in executions) and not_sealed(sealed, {key}, intent.order)
+    ]
+    calls += [interrupted(intent) for intent in lost]
+    calls.sort(key=commit_key)
+    events.sort(key=lambda event: (event.order, event.worker))
+    return Pending(
+        distinct(calls, sealed), events, list(messages.values()), found.open(), found.problems()
+    )
+
+
+def not_sealed(sealed: Sequence[SealedFile], keys: set[AttemptKey], since: int) -> set[AttemptKey]:
+    """Those attempts that have no row in sealed files; rows committed before `since` are not looked at."""
+    if not keys:
+        return set()
+    found = _sealed_rows(sealed, {key[0] for key in keys}, ["call_id", "attempt"], since)
+    return keys - {(row["call_id"], row["attempt"]) for row in found.to_pylist()}
+
+
+def distinct(calls: Sequence[CallRecord], sealed: Sequence[SealedFile]) -> list[CallRecord]:
+    """Without exact repetitions: a write that seemed to fail is written again.
+
+    A row with the same key and another content is kept; `check` reports it.
+    """
+    if not calls:
+        return []
+    seen = {
+        (tuple(row[name] for name in ROW_KEY), signature_of(row))
+        for row in sealed_twins(sealed, {record.call_id for record in calls}, min(r.order for r in calls))
+    }
+    kept = []
+    for record in calls:
+        mark = (row_key(record), signature(record))
+        if mark not in seen:
+            kept.append(record)
+            seen.add(mark)
+    return kept
+
+
+def sealed_twins(sealed: Sequence[SealedFile], call_ids: set[str], since: int) -> list[dict[str, object]]:
+    columns = [*ROW_KEY, *_SIGNATURE, "output_ids"]
+    rows: list[dict[str, object]] = _sealed_rows(sealed, call_ids, columns, since).to_pylist()
+    return rows
+
+
+def signature(record: CallRecord) -> Signature:
+    """What makes two rows with one key the same row; the parent may differ after a seal."""
+    return (
+        record.identity.execution_id,
+        record.outcome,
+        record.http_status,
+        record.request_digest.hex() or None,
+        record.response.decode(errors="replace") if record.response is not None else None,
+        record.response_digest.hex() or None,
+        record.prompt_digest.hex() if record.prompt_digest else None,
+        record.prompt_tokens,
+        xxhash.xxh3_128_digest(record.output or b""),
+    )
+
+
+def signature_of(row: dict[str, object]) -> Signature:
+    """The same from the columns of a sealed row."""
+    output = pa.array(row["output_ids"] or [], pa.int32())
+    return (*(row[name] for name in _SIGNATURE), xxhash.xxh3_128_digest(output.to_numpy().tobytes()))
+
+
+def commit_key(record: CallRecord) -> tuple[int, str, str, int, int]:
+    return record.order, record.worker, record.call_id, record.attempt, record.choice
+
+
+def _sealed_rows(
+    sealed: Sequence[SealedFile], call_ids: set[str], columns: list[str], since: int
+) -> pa.Table:
+    schema = projected("calls", columns)
+    tables = [schema.empty_table()]
+    for file in sealed:
+        tables += row_groups(file, schema, ("call_id", call_ids), since)
+    return pa.concat_tables(tables)
+
+
+def _note(result: Survey, state: SegmentState, record: Record) -> None:
+    state.sorted = state.sorted and record.order >= state.last_order
+    state.last_order = max(state.last_order, record.order)
+    if isinstance(record, CallRecord):
+        result.ended.add((record.call_id, record.attempt))
+    elif isinstance(record, IntentRecord):
+        key = (record.call_id, record.attempt)
+        result.intents[key] = record
+        if key not in result.holder or not result.holder[key].live:
+            result.holder[key] = state
+    elif isinstance(record, CloseRecord):
+        state.closed = True
+
+
+def _damages(state: SegmentState) -> list[Finding]:
+    findings = []
+    if state.damage.torn_bytes:
+        text = f"{state.damage.torn_bytes} bytes at its end were torn by a kill and are cut off"
+        findings.append(note("torn_tail", str(state.path), text))
+    if state.damage.bad_rows:
+        text = f"{state.damage.bad_rows} rows do not have their checksum and are left out"
+        findings.append(note("bad_rows", str(state.path), text))
+    return findings

@@ -1,0 +1,231 @@
+"""From finished calls to the journal: groups of rows, flushed at the end of the event loop's tick.
+
+`commit` returns when the rows are with the operating system (or on the disk, with durability
+`always`), so a call is answered only after that. A write error never fails a call: the segment is
+left, a fresh one is tried, and if that fails too the recorder is unhealthy and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gyre.proxy.calls import CloseRecord, ExecutionRecord, IntentRecord, Record
+from gyre.proxy.log.attempt import Attempt, intent_of
+from gyre.proxy.log.delta import DeltaIndex
+from gyre.proxy.log.journal import SUFFIX, Opener, Segment, open_new
+from gyre.proxy.log.parts import KnownMessages
+from gyre.proxy.log.rows import rows_of
+from gyre.proxy.settings import Log
+
+log = logging.getLogger(__name__)
+_TICK_S = 1.0
+"""How often a full disk is tried again and the segment's size and age are looked at."""
+
+
+class Recorder:
+    """One worker's writer. All methods are for the event loop's thread."""
+
+    def __init__(self, folder: Path, worker: str, settings: Log, opener: Opener = open_new) -> None:
+        self.folder = folder
+        self.worker = worker
+        self.problem: str | None = None
+        """Why nothing can be recorded at present; None while all is well."""
+        self.rows = 0
+        self.unrecorded = 0
+        self.bytes = 0
+        self._settings = settings
+        self._opener = opener
+        self._index = DeltaIndex()
+        self._messages = KnownMessages()
+        self._open: dict[tuple[str, int], IntentRecord] = {}
+        self._pending: list[Record] = []
+        self._group: asyncio.Future[bool] | None = None
+        self._last_order = 0
+        self._segment: Segment | None = None
+        self._opened_at = 0.0
+        self._dirty = False
+        self._tending: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Open the first segment and begin the periodic work.
+
+        Raises:
+            OSError: the journal folder cannot be written.
+        """
+        self._open_segment()
+        self._tending = asyncio.create_task(self._tend())
+
+    def next_order(self) -> int:
+        """Commit numbers are times that never repeat or run backwards."""
+        self._last_order = max(self._last_order + 1, time.time_ns())
+        return self._last_order
+
+    def intend(self, attempt: Attempt) -> None:
+        """An attempt goes out to a backend."""
+        intent = intent_of(attempt, self.next_order(), self.worker)
+        self._open[intent.call_id, intent.attempt] = intent
+        self._append([intent])
+
+    async def commit(self, attempt: Attempt) -> bool:
+        """Write a finished attempt; False when it could not be recorded."""
+        rows = rows_of(attempt, self._index, self._messages, self.next_order, self.worker)
+        self._open.pop((attempt.call.call_id, attempt.number), None)
+        written = await self._append(rows.records)
+        if written:
+            self.rows += len(rows.records)
+            rows.learn(self._index, self._messages)
+        else:
+            self.unrecorded += len(rows.records)
+        return written
+
+    async def event(self, record: ExecutionRecord) -> bool:
+        return await self._append([record])
+
+    async def rotate(self) -> dict[str, Any] | None:
+        """Leave the segment for a fresh one and seal what is closed; returns the seal's report."""
+        self._flush()
+        self._leave(closed=True)
+        try:
+            self._open_segment()
+        except OSError as error:
+            self._fail(error)
+        return await self._seal()
+
+    async def close(self) -> None:
+        """Finish: flush, close the segment in order, and seal."""
+        if self._tending:
+            self._tending.cancel()
+        self._flush()
+        self._leave(closed=True)
+        await self._seal()
+
+    def _append(self, records: Sequence[Record]) -> asyncio.Future[bool]:
+        if self._group is None:
+            loop = asyncio.get_running_loop()
+            self._group = loop.create_future()
+            loop.call_soon(self._flush)
+        self._pending += records
+        return self._group
+
+    def _flush(self) -> None:
+        """Write the group that came together in this tick."""
+        records, group = self._pending, self._group
+        self._pending, self._group = [], None
+        if group is None:
+            return
+        written = self._write(records)
+        if written and self._settings.durability == "always":
+            task = asyncio.ensure_future(self._sync())
+            task.add_done_callback(lambda _: group.done() or group.set_result(True))
+        elif not group.done():
+            group.set_result(written)
+
+    def _write(self, records: list[Record]) -> bool:
+        """Append to the segment; after an error once more to a fresh one, since the old may be torn."""
+        for _ in range(2):
+            try:
+                if self._segment is None:
+                    self._open_segment()
+                segment = self._segment
+                assert segment is not None
+                before = segment.bytes
+                segment.append(records)
+                self.bytes += segment.bytes - before
+                self._dirty = True
+                return True
+            except OSError as error:
+                self._fail(error)
+        return False
+
+    def _open_segment(self) -> None:
+        path = self.folder / "journal" / f"{self.next_order():016x}-{self.worker}{SUFFIX}"
+        try:
+            segment = Segment(path, self._opener)
+            if self._open:
+                segment.append(list(self._open.values()))
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        self._segment, self._opened_at = segment, time.monotonic()
+        if self.problem:
+            log.warning("recording again in `%s`", self.folder)
+        self.problem = None
+
+    def _fail(self, error: OSError) -> None:
+        if self.problem is None:
+            log.error("cannot write the log in `%s`: %s", self.folder, error.strerror or error)
+        self.problem = f"cannot write the log in `{self.folder}`: {error.strerror or error}"
+        self._leave(closed=False)
+
+    def _leave(self, closed: bool) -> None:
+        segment, self._segment = self._segment, None
+        if segment is None:
+            return
+        if closed:
+            try:
+                segment.append([CloseRecord(self.next_order(), self.worker)])
+            except OSError as error:
+                log.error("cannot write the log in `%s`: %s", self.folder, error.strerror or error)
+        segment.close()
+
+    async def _tend(self) -> None:
+        """Sync, rotate, and try again after errors, for as long as the worker runs."""
+        await self._seal()
+        tick = min(_TICK_S, self._settings.sync_s)
+        while True:
+            await asyncio.sleep(tick)
+            if self.problem:
+                self._write([])
+            elif self._due():
+                await self.rotate()
+            elif self._dirty and self._settings.durability == "interval":
+                await self._sync()
+
+    def _due(self) -> bool:
+        if self._segment is None or not self._dirty:
+            return False
+        old = time.monotonic() - self._opened_at > self._settings.rotate_s
+        return old or self._segment.bytes > self._settings.rotate_bytes
+
+    async def _sync(self) -> None:
+        """Bring the segment to the disk without holding up the loop."""
+        if self._segment is None:
+            return
+        self._dirty = False
+        try:
+            await asyncio.to_thread(_fsync, self._segment.duplicate())
+        except OSError as error:
+            self._fail(error)
+
+    async def _seal(self) -> dict[str, Any] | None:
+        """Seal closed segments in a process of its own, so that calls do not wait for Parquet."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "gyre.proxy.log.seal",
+            str(self.folder),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, errors = await process.communicate()
+        if process.returncode == 0:
+            report: dict[str, Any] = msgspec.json.decode(out)
+            return report
+        log.warning("sealing `%s` failed: %s", self.folder, errors.decode(errors="replace").strip()[-500:])
+        return None
+
+
+def _fsync(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,211 @@
+"""A finished attempt as rows for the journal: one per choice, prompts and bodies as deltas."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gyre.proxy.calls import CallRecord, NewMessage, Sampling, VersionSpan
+from gyre.proxy.capture.captured import Captured, ChoiceCapture, Usage, float32, judge, logprob_quality
+from gyre.proxy.capture.reply import Ids
+from gyre.proxy.log.attempt import Attempt, Call
+from gyre.proxy.log.delta import DeltaIndex, Match, RowKey
+from gyre.proxy.log.parts import KnownMessages, Parts, take_apart
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows for the journal, and what may be referred to once they are there."""
+
+    records: list[CallRecord]
+    match: Match | None
+    outputs: list[Ids | None]
+    addresses: list[bytes]
+
+    def learn(self, index: DeltaIndex, messages: KnownMessages) -> None:
+        """The rows are committed: later calls may share with them."""
+        for record, output in zip(self.records, self.outputs, strict=True):
+            key = RowKey(record.call_id, record.attempt, record.choice)
+            index.add(record.identity.execution_id, key, self.match, output, self.addresses)
+            messages.remember(record.new_messages)
+
+
+@dataclass(slots=True)
+class _Request:
+    """The request's columns."""
+
+    envelope: bytes | None = None
+    raw: bytes | None = None
+    parent: RowKey | None = None
+    shared: int = 0
+    addresses: list[bytes] = field(default_factory=list)
+    tools: list[bytes] = field(default_factory=list)
+    new: list[NewMessage] = field(default_factory=list)
+
+
+def rows_of(
+    attempt: Attempt, index: DeltaIndex, messages: KnownMessages, order: Callable[[], int], worker: str
+) -> Rows:
+    """Build the rows of `attempt`; `order` gives the next commit number."""
+    captured = attempt.captured or Captured()
+    execution = attempt.call.identity.execution_id
+    match = index.match(execution, captured.prompt_ids) if captured.prompt_ids is not None else None
+    request = _request(attempt, captured, index, messages, match)
+    common = _common_columns(attempt, request, worker) | _prompt_columns(captured, match)
+    choices = captured.choices or [ChoiceCapture(0)]
+    records = [
+        CallRecord(order=order(), **common, **_choice_columns(attempt, captured, choice))
+        for choice in choices
+    ]
+    records[0].new_messages = request.new
+    outputs = [np.array(choice.ids, np.int32) if choice.ids else None for choice in choices]
+    return Rows(records, match, outputs, request.addresses)
+
+
+def _request(
+    attempt: Attempt, captured: Captured, index: DeltaIndex, messages: KnownMessages, match: Match | None
+) -> _Request:
+    """Store the body in pieces where they give it back exactly, else whole. Opaque bodies are kept short."""
+    call = attempt.call
+    if not attempt.last:
+        return _Request()
+    if call.top is None:
+        return _Request(raw=call.body or None)
+    parts = take_apart(call.body, call.top, call.wire, captured.prompt_ids)
+    try:
+        addresses, new = messages.addresses(parts.messages, parts.kind)
+        tools, new_tools = messages.addresses(parts.tools, "tool")
+    except UnicodeDecodeError:
+        return _Request(raw=call.body)
+    execution = call.identity.execution_id
+    parent = match.parent if match else index.match_messages(execution, addresses)
+    return _Request(
+        envelope=parts.envelope if _is_text(parts) else None,
+        raw=None if parts.exact else call.body,
+        parent=parent,
+        shared=index.shared_messages(execution, parent, addresses),
+        addresses=addresses,
+        tools=tools,
+        new=_distinct(new + new_tools),
+    )
+
+
+def _is_text(parts: Parts) -> bool:
+    return parts.exact or not parts.envelope.translate(None, bytes(range(128)))
+
+
+def _distinct(new: list[NewMessage]) -> list[NewMessage]:
+    return list({message.hash: message for message in new}.values())
+
+
+def _common_columns(attempt: Attempt, request: _Request, worker: str) -> dict[str, Any]:
+    call, parent = attempt.call, request.parent
+    return dict(
+        worker=worker,
+        call_id=call.call_id,
+        attempt=attempt.number,
+        execution_attempt=call.execution_attempt,
+        identity=call.identity,
+        parent_call_id=parent.call_id if parent else None,
+        parent_attempt=parent.attempt if parent else 0,
+        parent_choice=parent.choice if parent else 0,
+        wire=call.wire.value,
+        method=call.method,
+        path=call.path,
+        model=call.ask.model if call.ask else None,
+        upstream_model=attempt.upstream_model,
+        backend=attempt.backend,
+        cell=attempt.cell,
+        engine=attempt.engine,
+        stream=bool(call.ask and call.ask.stream),
+        started_ns=attempt.started_ns,
+        first_byte_ns=attempt.first_byte_ns,
+        ended_ns=time.time_ns(),
+        held_s=call.held_s,
+        outcome=attempt.outcome.value,
+        phase=attempt.phase.value,
+        http_status=attempt.status,
+        error=attempt.error,
+        request=request.envelope,
+        request_bytes=call.body_bytes,
+        request_digest=call.digest,
+        raw_request=request.raw,
+        messages_shared=request.shared,
+        message_suffix=request.addresses[request.shared :],
+        tools=request.tools,
+        response_bytes=attempt.response_bytes,
+        response_digest=attempt.response_digest,
+        raw_response=attempt.raw_response,
+        delivery_of=attempt.delivery_of,
+    )
+
+
+def _prompt_columns(captured: Captured, match: Match | None) -> dict[str, Any]:
+    if match is None or captured.prompt_ids is None:
+        return {}
+    return dict(
+        prompt_tokens=len(captured.prompt_ids),
+        prompt_digest=match.digest,
+        prompt_shared=match.shared,
+        prompt_suffix=captured.prompt_ids[match.shared :].astype("<i4").tobytes(),
+    )
+
+
+def _choice_columns(attempt: Attempt, captured: Captured, choice: ChoiceCapture) -> dict[str, Any]:
+    call = attempt.call
+    sampling = effective_sampling(call, captured, attempt.defaults)
+    if attempt.version_changed and not choice.spans and choice.ids:
+        captured.flag("version_unsure")
+    usage = captured.usage if choice.index == 0 else None
+    sampled = attempt.captured is not None and attempt.delivery_of is None
+    quality, flags = judge(captured, choice, _counts(captured.usage), sampled)
+    return dict(
+        choice=choice.index,
+        finish_reason=choice.finish_reason,
+        response=choice.message,
+        response_meta=captured.meta,
+        output=np.array(choice.ids, "<i4").tobytes() if choice.ids is not None else None,
+        logprobs=float32(choice.logprobs),
+        version_spans=_spans(attempt, choice),
+        usage=usage,
+        sampling=sampling,
+        capture_quality=quality.value,
+        logprob_quality=logprob_quality(choice, sampling).value,
+        capture_flags=[*call.identity.flags, *call.flags, *flags],
+    )
+
+
+def effective_sampling(call: Call, captured: Captured, defaults: Sampling) -> Sampling:
+    """What the engine says it used; else the request's values over the backend's defaults."""
+    if captured.sampling is not None:
+        return captured.sampling
+    if call.ask is None:
+        return defaults
+    asked = call.ask.sampling
+    if asked == Sampling():
+        return defaults
+    names = Sampling.__struct_fields__
+    return Sampling(
+        *(getattr(defaults, n) if getattr(asked, n) is None else getattr(asked, n) for n in names)
+    )
+
+
+def _counts(usage: bytes | None) -> Usage:
+    fields = msgspec.json.decode(usage) if usage else None
+    if not isinstance(fields, dict):
+        return Usage()
+    return Usage(fields.get("prompt_tokens"), fields.get("completion_tokens"))
+
+
+def _spans(attempt: Attempt, choice: ChoiceCapture) -> list[VersionSpan]:
+    count = len(choice.ids or ())
+    if choice.spans:
+        return [VersionSpan(s.version, s.start, count if s.end < 0 else s.end) for s in choice.spans]
+    if attempt.version is None or attempt.version_changed or not count:
+        return []
+    return [VersionSpan(attempt.version, 0, count)]
