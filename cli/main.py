@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from gyre.cli import output
+from gyre.cli.doctor import doctor
 from gyre.cli.engine import engine
 from gyre.proxy.errors import GyreError
 
@@ -44,6 +45,7 @@ def common(
 
 
 app.command()(engine)
+app.command()(doctor)
 
 
 def main(args: Sequence[str] | None = None) -> None:
