@@ -72,7 +72,7 @@ def show(diagnosis: Diagnosis) -> None:
         if finding.remedy:
             print(f"{finding.what}: {finding.remedy}")
     print(
-        "\nall token ids can be captured" if diagnosis.ok else "\ntoken ids are missing: not fit for training"
+        "\nall token ids can be captured" if diagnosis.ok else "token ids are missing: not fit for training"
     )
 
 
