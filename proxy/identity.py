@@ -98,7 +98,7 @@ def _unnamed(session: str | None, key: str | None) -> tuple[str, str]:
     """The native session is the execution; without one, callers with one key share a name."""
     if session and NAME.fullmatch(session):
         return session, "session"
-    return f"unnamed-{xxhash.xxh3_64_hexdigest(key or '')}", "none"
+    return f"unnamed-{xxhash.xxh3_64_hexdigest((key or '').encode())}", "none"
 
 
 def _session(headers: Headers, body: Mapping[str, msgspec.Raw] | None) -> tuple[str | None, str | None]:

@@ -9,6 +9,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from typing import Any
 
+from gyre.proxy.calls import CallRecord
+from gyre.proxy.log.attempt import Attempt
+
 BUCKETS = (0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 """Upper bounds in seconds; model calls last from milliseconds to half an hour."""
 
@@ -42,6 +45,17 @@ class Metrics:
         self.first_byte = Histogram()
         self.overhead = Histogram()
         """Time that the proxy itself adds: request to dispatch, holds left out."""
+
+    def count(self, attempt: Attempt, rows: list[CallRecord]) -> None:
+        """A finished attempt and its rows."""
+        for row in rows:
+            self.calls[row.wire, row.outcome, row.capture_quality] += 1
+            for flag in row.capture_flags:
+                self.flags[flag] += 1
+        ended = rows[0].ended_ns
+        self.duration.observe((ended - attempt.started_ns) / 1e9)
+        if attempt.first_byte_ns is not None:
+            self.first_byte.observe((attempt.first_byte_ns - attempt.started_ns) / 1e9)
 
     def snapshot(self) -> dict[str, Any]:
         """Everything as JSON-ready values, to be summed over workers."""

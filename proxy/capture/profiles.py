@@ -49,7 +49,7 @@ class Ask:
     """`stream_options` as given."""
     true: frozenset[str] = frozenset()
     """Capture fields that the client itself set to something other than false or null."""
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 _CAPTURE_FIELDS = (
@@ -101,8 +101,10 @@ def _value(top: Object, key: str, kind: type) -> Any:
 
 
 def _number(top: Object, key: str) -> float | None:
-    value = _value(top, key, float)
-    return value if value is not None else _value(top, key, int)
+    for kind in (float, int):
+        if (value := _value(top, key, kind)) is not None:
+            return float(value)
+    return None
 
 
 def fields_to_set(engine: Engine, ask: Ask) -> dict[str, bytes]:
@@ -179,3 +181,9 @@ def pinned_fields(pin: Pin) -> dict[str, bytes]:
     values = {key: value for key, value in msgspec.structs.asdict(pin).items() if value is not None}
     fields = {key: msgspec.json.encode(value) for key, value in values.items()}
     return {**fields, "seed": b"null"} if fields else {}
+
+
+def pinned_sampling(asked: Sampling, fields: dict[str, bytes]) -> Sampling:
+    """The effective sampling once `fields` are forced on the request."""
+    values = {key: msgspec.json.decode(text) for key, text in fields.items()}
+    return Sampling(*(values.get(name, getattr(asked, name)) for name in Sampling.__struct_fields__))

@@ -138,11 +138,16 @@ class StreamCapture:
                 self._choices[index].ids = ids
 
     def _shown(self, event: bytes, data: bytes, reply: Reply) -> bytes:
-        if not reply.choices and (self._hidden.usage_chunk or "sglext" in self._hidden.top):
-            if reply.sglext or (self._hidden.usage_chunk and not is_null(reply.usage)):
-                return b""
+        if not reply.choices and self._only_for_us(reply):
+            return b""
         shown = _cut(data, reply, self._hidden)
         return event_of(shown) if shown is not data else event
+
+    def _only_for_us(self, reply: Reply) -> bool:
+        """A chunk without choices that is there because the proxy asked for it."""
+        if reply.sglext is not None:
+            return "sglext" in self._hidden.top
+        return self._hidden.usage_chunk and not is_null(reply.usage)
 
 
 def _cut(data: bytes, reply: Reply, hidden: Hidden) -> bytes:

@@ -67,7 +67,7 @@ class DeltaIndex:
         known = self._executions.get(execution) or _Execution()
         hasher = xxhash.xxh3_128()
         marks, parent, shared = [], None, 0
-        view = memoryview(np.ascontiguousarray(prompt, "<i4")).cast("B")
+        view = memoryview(np.ascontiguousarray(prompt, "<i4").data).cast("B")
         at = 0
         for length in _probes(known.ends, len(prompt)):
             hasher.update(view[4 * at : 4 * length])
@@ -141,7 +141,7 @@ def _add_prompt(known: _Execution, row: RowKey, match: Match, output: Ids | None
     if output is None or not len(output):
         return
     hasher = match.hasher.copy()
-    view = memoryview(np.ascontiguousarray(output, "<i4")).cast("B")
+    view = memoryview(np.ascontiguousarray(output, "<i4").data).cast("B")
     whole = end + len(output)
     at = end
     for length in [*range(-(-(end + 1) // BLOCK) * BLOCK, whole, BLOCK), whole]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from gyre.proxy.calls import CloseRecord, ExecutionRecord, IntentRecord, Record
+from gyre.proxy.calls import CallRecord, CloseRecord, ExecutionRecord, IntentRecord, Record
 from gyre.proxy.log.attempt import Attempt, intent_of
 from gyre.proxy.log.delta import DeltaIndex
 from gyre.proxy.log.journal import SUFFIX, Opener, Segment, open_new
@@ -75,8 +75,8 @@ class Recorder:
         self._open[intent.call_id, intent.attempt] = intent
         self._append([intent])
 
-    async def commit(self, attempt: Attempt) -> bool:
-        """Write a finished attempt; False when it could not be recorded."""
+    async def commit(self, attempt: Attempt) -> list[CallRecord]:
+        """Write a finished attempt; returns its rows, also when the disk did not take them."""
         rows = rows_of(attempt, self._index, self._messages, self.next_order, self.worker)
         self._open.pop((attempt.call.call_id, attempt.number), None)
         written = await self._append(rows.records)
@@ -85,7 +85,7 @@ class Recorder:
             rows.learn(self._index, self._messages)
         else:
             self.unrecorded += len(rows.records)
-        return written
+        return rows.records
 
     async def event(self, record: ExecutionRecord) -> bool:
         return await self._append([record])
@@ -125,9 +125,9 @@ class Recorder:
         written = self._write(records)
         if written and self._settings.durability == "always":
             task = asyncio.ensure_future(self._sync())
-            task.add_done_callback(lambda _: group.done() or group.set_result(True))
-        elif not group.done():
-            group.set_result(written)
+            task.add_done_callback(lambda _: _resolve(group))
+        else:
+            _resolve(group, written)
 
     def _write(self, records: list[Record]) -> bool:
         """Append to the segment; after an error once more to a fresh one, since the old may be torn."""
@@ -222,6 +222,11 @@ class Recorder:
             return report
         log.warning("sealing `%s` failed: %s", self.folder, errors.decode(errors="replace").strip()[-500:])
         return None
+
+
+def _resolve(group: asyncio.Future[bool], written: bool = True) -> None:
+    if not group.done():
+        group.set_result(written)
 
 
 def _fsync(fd: int) -> None:

@@ -18,6 +18,10 @@ from gyre.proxy.log.delta import DeltaIndex, Match, RowKey
 from gyre.proxy.log.parts import KnownMessages, Parts, take_apart
 
 
+_KEPT = 1 << 16
+"""Of bodies that are not taken apart, so much is kept."""
+
+
 @dataclass(slots=True)
 class Rows:
     """Rows for the journal, and what may be referred to once they are there."""
@@ -75,7 +79,7 @@ def _request(
     if not attempt.last:
         return _Request()
     if call.top is None:
-        return _Request(raw=call.body or None)
+        return _Request(raw=call.body[:_KEPT] or None)
     parts = take_apart(call.body, call.top, call.wire, captured.prompt_ids)
     try:
         addresses, new = messages.addresses(parts.messages, parts.kind)

@@ -1,0 +1,334 @@
+"""From the engine's answer to the client and the record.
+
+Plain answers go out after capture; streams event by event, with the terminal event held back until the
+row is flushed. Whatever happens - error, cut, timeout, a client that leaves - the attempt is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import aiohttp
+import xxhash
+
+from gyre.proxy.body import gunzipped
+from gyre.proxy.calls import Outcome, Phase, Wire
+from gyre.proxy.capture.captured import Captured
+from gyre.proxy.capture.plain import Unreadable, capture_plain
+from gyre.proxy.capture.profiles import Engine, Hidden
+from gyre.proxy.capture.stream import DONE, StreamCapture
+from gyre.proxy.log.attempt import Attempt
+from gyre.proxy.replies import error_body, overflow_in_openai_form
+from gyre.proxy.replay import Stored
+from gyre.proxy.sse import EventSplitter, EventTooLarge, event_of
+
+if TYPE_CHECKING:
+    from gyre.proxy.exchange import Exchange
+
+log = logging.getLogger(__name__)
+_NOT_PASSED_ON = {
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "content-length",
+    "content-encoding",
+    "set-cookie",
+}
+_KEPT = 1 << 16
+_SHOW_NOTHING = Hidden(frozenset(), frozenset(), False, False)
+
+
+async def deliver(
+    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, hide: Hidden | None
+) -> None:
+    """Bring `response` to the client in the way its kind needs."""
+    stream = response.headers.get("content-type", "").startswith("text/event-stream")
+    try:
+        if ex.ask is None:
+            await _pass_through(ex, attempt, response)
+        elif response.status != 200:
+            await _error(ex, attempt, response)
+        elif stream:
+            await _stream(ex, attempt, response, hide or _SHOW_NOTHING)
+        else:
+            await _plain(ex, attempt, response, hide or _SHOW_NOTHING)
+    except asyncio.CancelledError:
+        await stopped(ex, attempt, None)
+
+
+async def commit(ex: Exchange, attempt: Attempt) -> None:
+    """Record the attempt; the client is answered whether or not the disk takes it."""
+    call, worker = attempt.call, ex.worker
+    backend = worker.router.backends.get(attempt.backend or "")
+    attempt.version_changed = backend is not None and backend.version != attempt.version
+    if attempt.last and worker.executions.get(call.identity.execution_id).ends > call.execution_attempt:
+        call.flags.append("late")
+    rows = await worker.recorder.commit(attempt)
+    worker.metrics.count(attempt, rows)
+    if attempt.outcome not in (Outcome.OK, Outcome.CLIENT_GONE) and (attempt.status or 500) >= 500:
+        log.warning("call %s: %s (%s): %s", call.call_id, attempt.outcome, attempt.phase, attempt.error)
+
+
+async def fail(ex: Exchange, attempt: Attempt, outcome: Outcome, text: str) -> None:
+    """Record a failure and tell the client, in its stream if one has begun."""
+    ex.clock.stop()
+    attempt.outcome, attempt.error = outcome, text
+    await commit(ex, attempt)
+    status = 504 if outcome == Outcome.TIMEOUT else 502
+    body = error_body(text, status, outcome.value)
+    if ex.begun:
+        await ex.send({"type": "http.response.body", "body": event_of(body)})
+    else:
+        await send_whole(ex, status, body, {})
+
+
+async def stopped(ex: Exchange, attempt: Attempt, capture: StreamCapture | None) -> bool:
+    """The attempt was cancelled: by a limit, by the client, or by the proxy's own end. Always False.
+
+    Raises:
+        CancelledError: the proxy itself is being stopped.
+    """
+    ex.clock.absorb() if ex.clock.cancelled_by_us else None
+    attempt.phase = ex.clock.fired or ex.clock.phase
+    if capture is not None:
+        attempt.captured = capture.finish(complete=False)
+    if ex.clock.fired:
+        limit = f"the {ex.clock.fired.value} limit"
+        await fail(ex, attempt, Outcome.TIMEOUT, f"backend `{attempt.backend}` reached {limit}")
+        return False
+    attempt.outcome = Outcome.CLIENT_GONE
+    gone = ex.clock.gone
+    ex.clock.stop()
+    await commit(ex, attempt)
+    if not gone:
+        raise asyncio.CancelledError
+    return False
+
+
+async def send_whole(ex: Exchange, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    if "content-type" not in headers:
+        pairs.append((b"content-type", b"application/json"))
+    pairs.append((b"content-length", b"%d" % len(body)))
+    pairs.append((b"x-gyre-call-id", ex.call.call_id.encode()))
+    ex.begun = True
+    await ex.send({"type": "http.response.start", "status": status, "headers": pairs})
+    await ex.send({"type": "http.response.body", "body": body})
+
+
+async def _begin(ex: Exchange, response: aiohttp.ClientResponse) -> None:
+    pairs = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in _passed_on(response).items()]
+    pairs.append((b"x-gyre-call-id", ex.call.call_id.encode()))
+    ex.begun = True
+    await ex.send({"type": "http.response.start", "status": response.status, "headers": pairs})
+
+
+def _passed_on(response: aiohttp.ClientResponse) -> dict[str, str]:
+    return {n.lower(): v for n, v in response.headers.items() if n.lower() not in _NOT_PASSED_ON}
+
+
+async def _read_whole(
+    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse
+) -> tuple[bytes, str | None]:
+    """The body as far as it came, content-encoding taken off, and why it is not whole."""
+    chunks: list[bytes] = []
+    problem = None
+    try:
+        async for chunk in response.content.iter_any():
+            if not chunks:
+                _first_byte(ex, attempt)
+            chunks.append(chunk)
+            ex.clock.touch()
+            ex.reserve(len(chunk))
+    except (aiohttp.ClientError, OSError) as error:
+        problem = str(error) or type(error).__name__
+    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    attempt.response_bytes = len(body)
+    attempt.response_digest = xxhash.xxh3_128_digest(body)
+    if response.headers.get("content-encoding", "").lower() in ("gzip", "x-gzip", "deflate"):
+        body, whole = gunzipped(body)
+        problem = problem or (None if whole else "its compressed answer is not whole")
+    return body, problem
+
+
+def _first_byte(ex: Exchange, attempt: Attempt) -> None:
+    attempt.first_byte_ns = ex.now_ns()
+    ex.clock.enter(Phase.IDLE)
+
+
+async def _plain(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, hide: Hidden) -> None:
+    body, problem = await _read_whole(ex, attempt, response)
+    if problem:
+        attempt.raw_response = body[:_KEPT]
+        text = f"backend `{attempt.backend}` broke off in its answer: {problem}"
+        await fail(ex, attempt, Outcome.UPSTREAM_CUT, text)
+        return
+    try:
+        captured, shown = capture_plain(Engine(attempt.engine or "text"), hide, body)
+    except Unreadable as error:
+        attempt.raw_response = body[:_KEPT]
+        text = f"backend `{attempt.backend}` sent an answer that cannot be read: {error}"
+        await fail(ex, attempt, Outcome.UPSTREAM_ERROR, text)
+        return
+    attempt.captured = captured
+    await _finish(ex, attempt, captured)
+    shown = ex.unmapped(shown, attempt)
+    headers = _passed_on(response)
+    ex.remember(attempt, 200, headers, shown)
+    await send_whole(ex, 200, shown, headers)
+
+
+async def _finish(ex: Exchange, attempt: Attempt, captured: Captured) -> None:
+    """A whole answer: complete its ids and record it."""
+    attempt.outcome, attempt.phase = Outcome.OK, Phase.DONE
+    backend = ex.worker.router.backends.get(attempt.backend or "")
+    if captured.prompt_ids is None and captured.prompt_text is not None and backend is not None:
+        captured.prompt_ids = await ex.relay.upstream.tokenize(backend, captured.prompt_text)
+    ex.clock.stop()
+    await commit(ex, attempt)
+
+
+async def _stream(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, hide: Hidden) -> None:
+    capture = StreamCapture(Engine(attempt.engine or "text"), hide, ex.call.wire == Wire.CHAT)
+    splitter = EventSplitter(ex.limits.event)
+    try:
+        problem = await _relay_events(ex, attempt, response, capture, splitter)
+    except asyncio.CancelledError:
+        await stopped(ex, attempt, capture)
+        return
+    complete = capture.done or (problem is None and capture.finished)
+    attempt.captured = capture.finish(complete)
+    if capture.failed:
+        attempt.error = capture.failed[:500].decode(errors="replace")
+        attempt.phase = Phase.IDLE
+        ex.clock.stop()
+        attempt.outcome = Outcome.UPSTREAM_ERROR
+        await commit(ex, attempt)
+    elif complete:
+        await _finish(ex, attempt, attempt.captured)
+    else:
+        why = problem or "the stream ended before the answer did"
+        attempt.phase = Phase.IDLE
+        await fail(ex, attempt, Outcome.UPSTREAM_CUT, f"backend `{attempt.backend}` broke off: {why}")
+        return
+    end = event_of(DONE) if capture.done else b""
+    ex.remember_stream(attempt, _passed_on(response), end)
+    await ex.send({"type": "http.response.body", "body": end})
+    if not response.content.at_eof():
+        await _drain(response)
+
+
+async def _relay_events(
+    ex: Exchange,
+    attempt: Attempt,
+    response: aiohttp.ClientResponse,
+    capture: StreamCapture,
+    splitter: EventSplitter,
+) -> str | None:
+    """Forward events until the terminal one or the end; returns what went wrong upstream."""
+    raw = False
+    digest = xxhash.xxh3_128()
+    try:
+        while not capture.done:
+            chunk = await response.content.readany()
+            if not chunk:
+                break
+            if attempt.first_byte_ns is None:
+                _first_byte(ex, attempt)
+                await _begin(ex, response)
+            ex.clock.touch()
+            attempt.response_bytes += len(chunk)
+            digest.update(chunk)
+            try:
+                data = chunk if raw else b"".join([capture.forward(event) for event in splitter.feed(chunk)])
+            except EventTooLarge as large:
+                # Not events at all, or one beyond reason: the client gets the bytes, capture is over.
+                raw, data = True, large.pending
+                capture.flag("event_too_large")
+            if data:
+                data = ex.unmapped(data, attempt)
+                ex.keep(data)
+                await ex.send({"type": "http.response.body", "body": data, "more_body": True})
+        if rest := splitter.rest():
+            await _last_event(ex, capture, rest)
+    except (aiohttp.ClientError, OSError) as error:
+        return str(error) or type(error).__name__
+    finally:
+        attempt.response_digest = digest.digest()
+    return None
+
+
+async def _last_event(ex: Exchange, capture: StreamCapture, rest: bytes) -> None:
+    """What came without its blank line still counts as an event."""
+    data = capture.forward(rest.rstrip(b"\r\n") + b"\n\n")
+    if data:
+        await ex.send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Read past the terminal event, so that the connection can be used again."""
+    try:
+        await asyncio.wait_for(response.content.read(), 1.0)
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        response.close()
+
+
+async def _error(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse) -> None:
+    """An error status of the engine: passed on, in a form that agents recognise."""
+    body, problem = await _read_whole(ex, attempt, response)
+    ex.clock.stop()
+    attempt.outcome, attempt.phase = Outcome.UPSTREAM_ERROR, Phase.DONE
+    attempt.error = problem or body[:500].decode(errors="replace")
+    attempt.raw_response = body[:_KEPT]
+    await commit(ex, attempt)
+    if response.status in (400, 413):
+        body = overflow_in_openai_form(body)
+    await send_whole(ex, response.status, body, _passed_on(response))
+
+
+async def _pass_through(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse) -> None:
+    """A path we do not know: bytes as they come, of which the first 64 KB are kept."""
+    kept: list[bytes] = []
+    digest = xxhash.xxh3_128()
+    problem = None
+    _first_byte(ex, attempt)
+    pairs = [
+        (n.encode("latin-1"), v.encode("latin-1"))
+        for n, v in response.headers.items()
+        if n.lower() not in _NOT_PASSED_ON or n.lower() == "content-encoding"
+    ]
+    pairs.append((b"x-gyre-call-id", ex.call.call_id.encode()))
+    ex.begun = True
+    await ex.send({"type": "http.response.start", "status": response.status, "headers": pairs})
+    try:
+        async for chunk in response.content.iter_any():
+            ex.clock.touch()
+            digest.update(chunk)
+            if attempt.response_bytes < _KEPT:
+                kept.append(chunk[: _KEPT - attempt.response_bytes])
+            attempt.response_bytes += len(chunk)
+            await ex.send({"type": "http.response.body", "body": chunk, "more_body": True})
+    except (aiohttp.ClientError, OSError) as error:
+        problem = str(error) or type(error).__name__
+    ex.clock.stop()
+    attempt.raw_response = b"".join(kept)
+    attempt.response_digest = digest.digest()
+    attempt.outcome = Outcome.UPSTREAM_CUT if problem else Outcome.OK
+    if response.status >= 400:
+        attempt.outcome = Outcome.UPSTREAM_ERROR
+    attempt.phase, attempt.error = Phase.DONE, problem
+    await commit(ex, attempt)
+    await ex.send({"type": "http.response.body", "body": b""})
+
+
+async def replay(ex: Exchange, attempt: Attempt, stored: Stored) -> None:
+    """Send a stored answer again; the row says that nothing was generated."""
+    ex.clock.stop()
+    await commit(ex, attempt)
+    await send_whole(ex, stored.status, stored.body, stored.headers)

@@ -1,0 +1,98 @@
+"""Request bodies: read within limits, content-encoding taken off."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import zstandard
+
+from gyre.proxy.clock import Receive
+from gyre.proxy.errors import RequestError
+
+
+class ClientLeft(Exception):
+    """The client closed the connection before its request was whole."""
+
+
+async def read_body(receive: Receive, limit: int, charge: Callable[[int], None]) -> bytes:
+    """The raw body. `charge` is told of bytes as they come, so that memory is accounted for.
+
+    Raises:
+        RequestError: status 413 beyond `limit`.
+        ClientLeft: the connection closed first.
+    """
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise too_large(limit)
+        charge(len(chunk))
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def too_large(limit: int) -> RequestError:
+    return RequestError(
+        f"request body is larger than {limit} bytes",
+        status=413,
+        code="request_too_large",
+        hint="raise `limits.body` in the proxy's configuration",
+    )
+
+
+def decoded(body: bytes, encoding: str, limit: int) -> bytes:
+    """Take off a Content-Encoding of gzip, deflate or zstd, never inflating beyond `limit`.
+
+    Raises:
+        RequestError: 413 for a body that inflates too far, 400 for garbage, 415 for other encodings.
+    """
+    for name in reversed([part.strip().lower() for part in encoding.split(",")]):
+        if name in ("", "identity"):
+            continue
+        try:
+            body = _inflate(name, body, limit)
+        except (zlib.error, zstandard.ZstdError) as error:
+            message = f"request body is not valid {name}: {error}"
+            raise RequestError(message, code="invalid_content_encoding") from error
+    return body
+
+
+def _inflate(name: str, body: bytes, limit: int) -> bytes:
+    if name == "zstd":
+        return _inflate_zstd(body, limit)
+    if name not in ("gzip", "x-gzip", "deflate"):
+        raise RequestError(
+            f"content-encoding `{name}` is not supported", status=415, code="unsupported_content_encoding"
+        )
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    data = inflater.decompress(body, limit + 1)
+    if len(data) > limit:
+        raise too_large(limit)
+    if not inflater.eof:
+        raise zlib.error("it ends too early")
+    return data
+
+
+def _inflate_zstd(body: bytes, limit: int) -> bytes:
+    reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body, read_across_frames=True)
+    data = reader.read(limit + 1)
+    if len(data) > limit:
+        raise too_large(limit)
+    return data
+
+
+def gunzipped(body: bytes) -> tuple[bytes, bool]:
+    """An engine's gzip answer as far as it goes, and whether it was whole."""
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        data = inflater.decompress(body)
+    except zlib.error:
+        return b"", False
+    return data, inflater.eof
