@@ -11,24 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import xxhash
-
 from gyre.proxy.calls import CallRecord, CloseRecord, ExecutionRecord, IntentRecord, NewMessage, Record
-from gyre.proxy.log.findings import Finding, note
+from gyre.proxy.log.findings import Finding, error, note
 from gyre.proxy.log.folder import is_live
 from gyre.proxy.log.journal import Damage, scan
-from gyre.proxy.log.schema import ROW_KEY
-from gyre.proxy.log.sealed import SealedFile, projected, row_groups
-from gyre.proxy.log.widen import RowKey, interrupted, row_key
+from gyre.proxy.log.sealed import SealedFile
+from gyre.proxy.log.twins import Twins, rows_of_calls
+from gyre.proxy.log.widen import interrupted
 
 AttemptKey = tuple[str, int]
-Signature = tuple[object, ...]
-
-_SIGNATURE = (
-    "execution_id outcome http_status request_digest response response_digest prompt_digest prompt_tokens"
-).split()
 
 
 @dataclass(slots=True)
@@ -114,86 +105,33 @@ def read_pending(
             events.append(record)
 
     found = survey(paths, visit)
-    lost = [
-        intent
-        for key, intent in found.unfinished().items()
-        if (executions is None or intent.execution_id in executions) and not_sealed(sealed, {key}, intent.order)
-    ]
-    calls += [interrupted(intent) for intent in lost]
+    lost = unanswered(found, sealed)
+    calls += [interrupted(i) for i in lost if executions is None or i.execution_id in executions]
     calls.sort(key=commit_key)
+    twins = Twins(sealed, calls)
     events.sort(key=lambda event: (event.order, event.worker))
     return Pending(
-        distinct(calls, sealed), events, list(messages.values()), found.open(), found.problems()
+        calls=[record for record in calls if twins.is_new(record)],
+        executions=events,
+        messages=list(messages.values()),
+        open=found.open(),
+        problems=found.problems(),
     )
 
 
-def not_sealed(sealed: Sequence[SealedFile], keys: set[AttemptKey], since: int) -> set[AttemptKey]:
-    """Those attempts that have no row in sealed files; rows committed before `since` are not looked at."""
-    if not keys:
-        return set()
-    found = _sealed_rows(sealed, {key[0] for key in keys}, ["call_id", "attempt"], since)
-    return keys - {(row["call_id"], row["attempt"]) for row in found.to_pylist()}
-
-
-def distinct(calls: Sequence[CallRecord], sealed: Sequence[SealedFile]) -> list[CallRecord]:
-    """Without exact repetitions: a write that seemed to fail is written again.
-
-    A row with the same key and another content is kept; `check` reports it.
-    """
-    if not calls:
+def unanswered(found: Survey, sealed: Sequence[SealedFile]) -> list[IntentRecord]:
+    """Attempts that began in the surveyed segments and never ended anywhere in the log."""
+    intents = found.unfinished()
+    if not intents:
         return []
-    seen = {
-        (tuple(row[name] for name in ROW_KEY), signature_of(row))
-        for row in sealed_twins(sealed, {record.call_id for record in calls}, min(r.order for r in calls))
-    }
-    kept = []
-    for record in calls:
-        mark = (row_key(record), signature(record))
-        if mark not in seen:
-            kept.append(record)
-            seen.add(mark)
-    return kept
-
-
-def sealed_twins(sealed: Sequence[SealedFile], call_ids: set[str], since: int) -> list[dict[str, object]]:
-    columns = [*ROW_KEY, *_SIGNATURE, "output_ids"]
-    rows: list[dict[str, object]] = _sealed_rows(sealed, call_ids, columns, since).to_pylist()
-    return rows
-
-
-def signature(record: CallRecord) -> Signature:
-    """What makes two rows with one key the same row; the parent may differ after a seal."""
-    return (
-        record.identity.execution_id,
-        record.outcome,
-        record.http_status,
-        record.request_digest.hex() or None,
-        record.response.decode(errors="replace") if record.response is not None else None,
-        record.response_digest.hex() or None,
-        record.prompt_digest.hex() if record.prompt_digest else None,
-        record.prompt_tokens,
-        xxhash.xxh3_128_digest(record.output or b""),
-    )
-
-
-def signature_of(row: dict[str, object]) -> Signature:
-    """The same from the columns of a sealed row."""
-    output = pa.array(row["output_ids"] or [], pa.int32())
-    return (*(row[name] for name in _SIGNATURE), xxhash.xxh3_128_digest(output.to_numpy().tobytes()))
+    since = min(intent.order for intent in intents.values())
+    rows = rows_of_calls(sealed, {key[0] for key in intents}, ["call_id", "attempt"], since)
+    ended = {(row["call_id"], row["attempt"]) for row in rows}
+    return [intent for key, intent in intents.items() if key not in ended]
 
 
 def commit_key(record: CallRecord) -> tuple[int, str, str, int, int]:
     return record.order, record.worker, record.call_id, record.attempt, record.choice
-
-
-def _sealed_rows(
-    sealed: Sequence[SealedFile], call_ids: set[str], columns: list[str], since: int
-) -> pa.Table:
-    schema = projected("calls", columns)
-    tables = [schema.empty_table()]
-    for file in sealed:
-        tables += row_groups(file, schema, ("call_id", call_ids), since)
-    return pa.concat_tables(tables)
 
 
 def _note(result: Survey, state: SegmentState, record: Record) -> None:
@@ -217,5 +155,5 @@ def _damages(state: SegmentState) -> list[Finding]:
         findings.append(note("torn_tail", str(state.path), text))
     if state.damage.bad_rows:
         text = f"{state.damage.bad_rows} rows do not have their checksum and are left out"
-        findings.append(note("bad_rows", str(state.path), text))
+        findings.append(error("bad_rows", str(state.path), text))
     return findings

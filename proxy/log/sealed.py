@@ -36,11 +36,13 @@ class Sealed:
     calls: list[SealedFile]
     messages: list[SealedFile]
     executions: list[SealedFile]
+    leftover: list[SealedFile]
+    """Executions files of a killed seal: their rows are still in the journal."""
     problems: list[Finding]
 
     @property
     def segments(self) -> set[str]:
-        """Segments that are sealed: theirs rows are here, whether or not they are still in the journal."""
+        """Segments that are sealed: their rows are here, whether or not they are still in the journal."""
         return {name for file in self.calls for name in file.segments}
 
 
@@ -49,15 +51,11 @@ def list_sealed(folder: Folder) -> Sealed:
     found = {
         name: [file for path in folder.sealed(name) if (file := _open(path, problems))] for name in SCHEMAS
     }
-    sealed = Sealed(**found, problems=problems)
-    waiting = {path.name for path in folder.segments()}
-    sealed.executions = [file for file in sealed.executions if not uncommitted(file, sealed, waiting)]
+    sealed = Sealed(**found, leftover=[], problems=problems)
+    unsealed = {path.name for path in folder.segments()} - sealed.segments
+    sealed.leftover = [file for file in sealed.executions if unsealed.intersection(file.segments)]
+    sealed.executions = [file for file in sealed.executions if file not in sealed.leftover]
     return sealed
-
-
-def uncommitted(file: SealedFile, sealed: Sealed, waiting: set[str]) -> bool:
-    """Whether an executions file is the leftover of a killed seal: its rows are still in the journal."""
-    return bool(waiting.intersection(file.segments) - sealed.segments)
 
 
 def read_sealed(
@@ -66,13 +64,17 @@ def read_sealed(
     problems: list[Finding],
     columns: Sequence[str] | None = None,
     only: tuple[str, Collection[str]] | None = None,
+    since: int = 0,
 ) -> pa.Table:
-    """Rows of a table in file order; `only` = (column, values) keeps the rows that have one of them."""
+    """Rows of a table in file order; `only` = (column, values) keeps the rows that have one of them.
+
+    `since` lets row groups out whose rows were all committed before that order.
+    """
     schema = projected(table, columns)
     tables = [schema.empty_table()]
     for file in files:
         try:
-            tables += list(row_groups(file, schema, only))
+            tables += list(row_groups(file, schema, only, since))
         except (OSError, pa.ArrowException) as problem:
             problems.append(corrupt(file.path, problem))
     return pa.concat_tables(tables)

@@ -20,6 +20,7 @@ from gyre.proxy.calls import (
     NewMessage,
     Outcome,
     Phase,
+    Sampling,
 )
 from gyre.proxy.log.schema import IDS, LOGPROBS, SCHEMAS
 
@@ -176,13 +177,8 @@ def _spans(record: CallRecord) -> list[dict[str, object]]:
     return [{"version": span.version, "start": span.start, "end": span.end} for span in record.version_spans]
 
 
-_IDENTITY = (
-    "execution_id execution_source session_id session_source agent_id agent_source parent_agent_id "
-    "parent_agent_source retry_count client"
-).split()
-_SAMPLING = (
-    "temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed".split()
-)
+_IDENTITY = set(Identity.__struct_fields__) - {"hints", "flags"}
+_SAMPLING = Sampling.__struct_fields__
 
 _CALL: dict[str, Getter] = {
     **{name: attrgetter(f"identity.{name}") for name in _IDENTITY},
