@@ -45,7 +45,7 @@ def capture_plain(engine: Engine, hidden: Hidden, body: bytes) -> tuple[Captured
         raise Unreadable(str(error)) from error
     if reply.choices is None:
         raise Unreadable("no `choices` in it")
-    captured = Captured(usage=None if is_null(reply.usage) else bytes(reply.usage or b""), complete=True)
+    captured = Captured(usage=None if is_null(reply.usage) else bytes(reply.usage), complete=True)
     captured.meta = without(top, _META_LEFT_OUT)
     read_common(captured, reply, prompt)
     spans = version_spans(reply.metadata)
@@ -73,21 +73,16 @@ def _lift_prompt(body: bytes, hidden: Hidden) -> tuple[bytes, bytes | None]:
 
 def read_common(captured: Captured, reply: Reply, lifted: bytes | None = None) -> None:
     """What plain answers and stream chunks share: prompt ids and llama.cpp's own report."""
-    prompt = lifted or reply.prompt_token_ids
-    if reply.sglext and not is_null(reply.sglext.input_ids):
-        prompt = reply.sglext.input_ids
-    for choice in reply.choices or ():
-        prompt = prompt if not is_null_or_none(prompt) else choice.prompt_token_ids
-    if prompt is not None and not is_null_or_none(prompt):
+    places = [reply.prompt_token_ids, *(choice.prompt_token_ids for choice in reply.choices or ())]
+    if reply.sglext:
+        places.append(reply.sglext.input_ids)
+    prompt = lifted or next((raw for raw in places if not is_null(raw)), None)
+    if prompt is not None:
         captured.prompt_ids = parse_ids(prompt)
     if reply.verbose:
         captured.prompt_text = reply.verbose.prompt
         if reply.verbose.generation_settings:
             captured.sampling = _sampling(reply.verbose.generation_settings)
-
-
-def is_null_or_none(raw: Raw | bytes | None) -> bool:
-    return raw is None or bytes(raw) == b"null"
 
 
 def _sampling(settings: Settings) -> Sampling:
@@ -114,22 +109,22 @@ def version_spans(metadata: Metadata | None) -> list[VersionSpan]:
 
 def _choice(engine: Engine, choice: Choice, reply: Reply, spans: list[VersionSpan]) -> ChoiceCapture:
     logprobs = read_logprobs(choice.logprobs)
-    message = choice.message if choice.text is None else msgspec.json.encode({"text": choice.text})
+    message = None if is_null(choice.message) else bytes(choice.message)
+    if choice.text is not None:
+        message = msgspec.json.encode({"text": choice.text})
     return ChoiceCapture(
         index=choice.index,
-        message=None if message is None else bytes(message),
+        message=message,
         finish_reason=choice.finish_reason,
         ids=_output_ids(engine, choice, reply, logprobs),
         logprobs=_values(choice, logprobs),
-        empty=not choice.text
-        if message is None or choice.text is not None
-        else _says_nothing(bytes(message)),
+        empty=message is None or _says_nothing(message),
         spans=spans,
     )
 
 
-def read_logprobs(raw: Raw | None) -> Logprobs | None:
-    if raw is None or is_null(raw):
+def read_logprobs(raw: Raw) -> Logprobs | None:
+    if is_null(raw):
         return None
     try:
         return decode_logprobs(raw)
@@ -160,7 +155,7 @@ def logprob_ids(logprobs: Logprobs | None) -> list[int] | None:
 
 def _output_ids(engine: Engine, choice: Choice, reply: Reply, logprobs: Logprobs | None) -> list[int] | None:
     for raw in (choice.token_ids, choice.response_token_ids):
-        if raw is not None and not is_null(raw):
+        if not is_null(raw):
             return decode_ids(raw)
     if choice.meta_info and choice.meta_info.output_token_logprobs:
         return [entry[1] for entry in choice.meta_info.output_token_logprobs]
@@ -171,15 +166,15 @@ def _output_ids(engine: Engine, choice: Choice, reply: Reply, logprobs: Logprobs
     return None
 
 
+_SAYS = ("content", "text", "tool_calls", "reasoning", "reasoning_content", "refusal", "function_call")
+
+
 def _says_nothing(message: bytes) -> bool:
     try:
         fields = msgspec.json.decode(message)
     except msgspec.DecodeError:
         return True
-    return not isinstance(fields, dict) or not any(
-        fields.get(key)
-        for key in ("content", "tool_calls", "reasoning", "reasoning_content", "refusal", "function_call")
-    )
+    return not isinstance(fields, dict) or not any(fields.get(key) for key in _SAYS)
 
 
 def _shown(top: Object, hidden: Hidden) -> bytes:

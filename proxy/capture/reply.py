@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int32]
 Raw = msgspec.Raw
+ABSENT = Raw(b"")
+"""msgspec has no optional `Raw`; a missing field is this one."""
 
 
 class MetaInfo(msgspec.Struct):
@@ -20,19 +22,19 @@ class Choice(msgspec.Struct):
     """A choice of a plain answer (`message`, `text`) or of a stream's chunk (`delta`, `text`)."""
 
     index: int = 0
-    message: Raw | None = None
+    message: Raw = ABSENT
     delta: dict[str, Any] | None = None
     text: str | None = None
     finish_reason: str | None = None
-    logprobs: Raw | None = None
-    token_ids: Raw | None = None
-    response_token_ids: Raw | None = None
-    prompt_token_ids: Raw | None = None
+    logprobs: Raw = ABSENT
+    token_ids: Raw = ABSENT
+    response_token_ids: Raw = ABSENT
+    prompt_token_ids: Raw = ABSENT
     meta_info: MetaInfo | None = None
 
 
 class Sglext(msgspec.Struct):
-    input_ids: Raw | None = None
+    input_ids: Raw = ABSENT
     output_ids: list[list[int]] | None = None
 
 
@@ -68,12 +70,12 @@ class Metadata(msgspec.Struct):
 
 class Reply(msgspec.Struct):
     choices: list[Choice] | None = None
-    usage: Raw | None = None
-    prompt_token_ids: Raw | None = None
+    usage: Raw = ABSENT
+    prompt_token_ids: Raw = ABSENT
     sglext: Sglext | None = None
     verbose: Verbose | None = msgspec.field(name="__verbose", default=None)
     metadata: Metadata | None = None
-    error: Raw | None = None
+    error: Raw = ABSENT
 
 
 class TokenLogprob(msgspec.Struct):
@@ -93,8 +95,9 @@ decode_logprobs = msgspec.json.Decoder(Logprobs).decode
 decode_ids = msgspec.json.Decoder(list[int]).decode
 
 
-def is_null(raw: Raw | None) -> bool:
-    return raw is None or bytes(raw) == b"null"
+def is_null(raw: Raw) -> bool:
+    """Whether the field was missing or null."""
+    return memoryview(raw).nbytes <= 4 and bytes(raw) in (b"", b"null")
 
 
 def parse_ids(raw: Raw | bytes) -> Ids | None:

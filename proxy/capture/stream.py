@@ -60,8 +60,8 @@ class _ChoiceStream:
         return self.out
 
 
-def _ids(raw: Raw | None) -> list[int] | None:
-    return None if raw is None or is_null(raw) else decode_ids(raw)
+def _ids(raw: Raw) -> list[int] | None:
+    return None if is_null(raw) else decode_ids(raw)
 
 
 class StreamCapture:
@@ -116,8 +116,8 @@ class StreamCapture:
 
     def _read(self, reply: Reply) -> None:
         if not is_null(reply.usage):
-            self._captured.usage = bytes(reply.usage or b"")
-        if reply.error is not None and not is_null(reply.error):
+            self._captured.usage = bytes(reply.usage)
+        if not is_null(reply.error):
             self.failed = bytes(reply.error)
         for choice in reply.choices or ():
             stream = self._choices.get(choice.index)
@@ -157,15 +157,15 @@ def _cut(data: bytes, reply: Reply, hidden: Hidden) -> bytes:
     """
     out = data
     for choice in reply.choices or ():
-        if choice.logprobs is not None and not is_null(choice.logprobs) and "logprobs" in hidden.choice:
+        if not is_null(choice.logprobs) and "logprobs" in hidden.choice:
             pair = b'"logprobs":' + bytes(choice.logprobs)
             instead = b'"logprobs":null' if hidden.null_logprobs else b""
             out = _replaced(out, pair, instead)
-        if choice.token_ids is not None and "token_ids" in hidden.choice:
+        if not is_null(choice.token_ids) and "token_ids" in hidden.choice:
             out = _replaced(out, b'"token_ids":' + bytes(choice.token_ids), b"")
-        if choice.prompt_token_ids is not None and "prompt_token_ids" in hidden.choice:
+        if not is_null(choice.prompt_token_ids) and "prompt_token_ids" in hidden.choice:
             out = _replaced(out, b'"prompt_token_ids":' + bytes(choice.prompt_token_ids), b"")
-    if reply.prompt_token_ids is not None and "prompt_token_ids" in hidden.top:
+    if not is_null(reply.prompt_token_ids) and "prompt_token_ids" in hidden.top:
         out = _replaced(out, b'"prompt_token_ids":' + bytes(reply.prompt_token_ids), b"")
     if out and not (reply.verbose and "__verbose" in hidden.top):
         return out
