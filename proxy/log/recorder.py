@@ -19,9 +19,11 @@ from typing import Any
 import msgspec
 
 from gyre.proxy.calls import CallRecord, CloseRecord, ExecutionRecord, IntentRecord, Record
+from gyre.proxy.errors import LogError
 from gyre.proxy.log.attempt import Attempt, intent_of
 from gyre.proxy.log.delta import DeltaIndex
-from gyre.proxy.log.journal import SUFFIX, Opener, Segment, open_new
+from gyre.proxy.log.folder import Folder, create_folder
+from gyre.proxy.log.journal import Opener, Segment, open_new
 from gyre.proxy.log.parts import KnownMessages
 from gyre.proxy.log.rows import rows_of
 from gyre.proxy.settings import Log
@@ -59,9 +61,13 @@ class Recorder:
         """Open the first segment and begin the periodic work.
 
         Raises:
-            OSError: the journal folder cannot be written.
+            LogError: the folder cannot be written, or holds a log of a newer format.
         """
-        self._open_segment()
+        create_folder(self.folder)
+        try:
+            self._open_segment()
+        except OSError as error:
+            raise LogError(f"cannot write to `{self.folder}`: {error.strerror or error}") from error
         self._tending = asyncio.create_task(self._tend())
 
     def next_order(self) -> int:
@@ -147,7 +153,7 @@ class Recorder:
         return False
 
     def _open_segment(self) -> None:
-        path = self.folder / "journal" / f"{self.next_order():016x}-{self.worker}{SUFFIX}"
+        path = Folder(self.folder).segment(self.next_order(), self.worker)
         try:
             segment = Segment(path, self._opener)
             if self._open:
@@ -208,6 +214,9 @@ class Recorder:
 
     async def _seal(self) -> dict[str, Any] | None:
         """Seal closed segments in a process of its own, so that calls do not wait for Parquet."""
+        mine = self._segment.path if self._segment else None
+        if all(path == mine for path in Folder(self.folder).segments()):
+            return {}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

@@ -23,7 +23,6 @@ import uvicorn
 from gyre.proxy.app import build
 from gyre.proxy.calls import CallRecord, Record
 from gyre.proxy.control import LocalPlane
-from gyre.proxy.log.folder import LogFolder
 from gyre.proxy.log.journal import Damage, scan
 from gyre.proxy.settings import load_settings
 from gyre.proxy.worker import Worker
@@ -102,7 +101,6 @@ class RunningProxy:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        LogFolder(self.logs).create()
         self.worker = Worker(self.settings)
         relay = build(self.worker, LocalPlane(self.worker))
         listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
