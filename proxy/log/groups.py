@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,20 +25,20 @@ def read_groups(path: str | Path, *, most_bytes: int = GROUP_BYTES) -> Iterator[
     yield from groups_of(read_log(path), most_bytes)
 
 
-def groups_of(log: Log, most_bytes: int = GROUP_BYTES) -> Iterator[Log]:
+def groups_of(log: Log, most_bytes: int = GROUP_BYTES, columns: Sequence[str] | None = None) -> Iterator[Log]:
     names: list[str] = []
     size = 0.0
     for name, weight in _weights(log).items():
         if names and size + weight > most_bytes:
-            yield _part(log, names)
+            yield _part(log, names, columns)
             names, size = [], 0.0
         names.append(name)
         size += weight
     if names:
-        yield _part(log, names)
+        yield _part(log, names, columns)
 
 
-def _part(log: Log, names: list[str]) -> Log:
+def _part(log: Log, names: list[str], columns: Sequence[str] | None) -> Log:
     only = frozenset(names)
     pending = replace(
         log.pending,
@@ -46,7 +46,7 @@ def _part(log: Log, names: list[str]) -> Log:
         executions=[record for record in log.pending.executions if record.execution_id in only],
         problems=[],
     )
-    return Log(log.folder, replace(log.sealed, problems=[]), pending, only, None)
+    return Log(log.folder, replace(log.sealed, problems=[]), pending, only, columns)
 
 
 def _weights(log: Log) -> Counter[str]:

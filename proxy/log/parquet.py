@@ -27,11 +27,13 @@ _STATISTICS = ["execution_id", "call_id", "started_at", "order"]
 class SealedWriter:
     """One sealed file in the making. Nobody sees it before `commit`, and a kill leaves a temp file."""
 
-    def __init__(self, table: str, path: Path, segments: Sequence[str]) -> None:
+    def __init__(
+        self, table: str, path: Path, segments: Sequence[str], schema: pa.Schema | None = None
+    ) -> None:
         self.path = path
         self.rows = 0
         self._temporary = path.with_name(f".{path.name}.tmp")
-        schema = SCHEMAS[table].with_metadata(
+        schema = (schema or SCHEMAS[table]).with_metadata(
             {
                 META_FORMAT: str(FORMAT_VERSION),
                 b"gyre_schema": str(SCHEMA_VERSION),

@@ -139,6 +139,11 @@ class Log:
         row = self._rows[call_id, attempt, choice]
         return self._bodies(self._parts["tool_hashes"][row].as_py() or [], call_id)
 
+    def is_raw(self, call_id: str, attempt: int = 0, choice: int = 0) -> bool:
+        """Whether the body is kept as it came, and not in parts."""
+        row = self._rows[call_id, attempt, choice]
+        return bool(self._parts["raw_request"][row].is_valid)
+
     def request_body(self, call_id: str, attempt: int = 0, choice: int = 0) -> bytes | None:
         """The request body byte for byte; None where the log does not keep it."""
         row = self._rows[call_id, attempt, choice]

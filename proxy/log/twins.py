@@ -40,7 +40,7 @@ class Twins:
     def learn(self, sealed: Sequence[SealedFile], call_ids: set[str], since: int) -> set[RowKey]:
         """Take note of the sealed rows of these calls that were committed at `since` or later."""
         rows = rows_of_calls(sealed, call_ids, SIGNED, since) if call_ids else []
-        marks = {(_key(row), signature_of(row)) for row in rows}
+        marks = {(key_of(row), signature_of(row)) for row in rows}
         self._seen |= marks
         return {key for key, _ in marks}
 
@@ -80,5 +80,5 @@ def rows_of_calls(
     return rows
 
 
-def _key(row: Row) -> RowKey:
+def key_of(row: Row) -> RowKey:
     return row["call_id"], row["attempt"], row["choice"]

@@ -1,0 +1,126 @@
+"""A log against the engine it was recorded from: do ids and texts say the same?
+
+The engine renders a recorded request anew and turns recorded ids into text. Knows the routes of
+llama.cpp and of vLLM, which gyre's own engine shares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import orjson
+
+from gyre.proxy.calls import Outcome, Wire
+from gyre.proxy.errors import UpstreamError
+from gyre.proxy.log.findings import Finding, error
+from gyre.proxy.log.read import Log
+from gyre.proxy.log.widen import RowKey
+
+_SPECIAL = re.compile(r"<[^<>\n]+>")
+"""What an end token looks like as text."""
+_TEMPLATE_FIELDS = (
+    *("messages", "tools", "tool_choice", "chat_template_kwargs", "response_format"),
+    *("add_generation_prompt", "continue_final_message"),
+)
+Row = dict[str, Any]
+Body = dict[str, Any]
+
+
+class EngineCheck:
+    def __init__(self, url: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._client = httpx.Client(base_url=self._url, timeout=60, transport=transport)
+
+    def row(self, log: Log, row: Row, key: RowKey, counts: Counter[str]) -> Iterator[Finding]:
+        """Compare one row of a successful generation; others have nothing to compare.
+
+        Raises:
+            UpstreamError: the engine does not answer, or refuses.
+        """
+        if row["outcome"] != Outcome.OK or row["engine"] not in ("llamacpp", "vllm", "gyre"):
+            return
+        raw = log.request_body(*key)
+        if raw is None or row["wire"] not in (Wire.CHAT, Wire.COMPLETIONS):
+            return
+        body: Body = orjson.loads(raw)
+        body["model"] = row["upstream_model"] or row["model"]
+        prompt, output = log.prompt_ids(*key), log.output_ids(*key)
+        if prompt is not None:
+            counts["engine_prompts"] += 1
+            problem = self._compare_prompt(row["engine"], body, prompt.tolist())
+            if problem:
+                yield error("engine_prompt", key[0], problem)
+        if output is not None and row["response"] is not None:
+            counts["engine_outputs"] += 1
+            problem = self._compare_output(row, body, output.tolist())
+            if problem:
+                yield error("engine_output", key[0], problem)
+
+    def _compare_prompt(self, engine: str, body: Body, ids: list[int]) -> str | None:
+        if "messages" not in body:
+            return self._compare_completion(engine, body, ids)
+        fields = {name: body[name] for name in _TEMPLATE_FIELDS if name in body}
+        if engine == "llamacpp":
+            text = self._ask("/apply-template", fields)["prompt"]
+            ours = self._text(engine, ids, body)
+            return None if ours == text else _differs("prompt", ours, text)
+        fields.pop("tool_choice", None)
+        fields.pop("response_format", None)
+        theirs = self._ask("/tokenize", fields | {"model": body["model"]})["tokens"]
+        return None if theirs == ids else f"prompt has {len(ids)} ids, the engine renders other {len(theirs)}"
+
+    def _compare_completion(self, engine: str, body: Body, ids: list[int]) -> str | None:
+        given = body.get("prompt")
+        if isinstance(given, str):
+            ask = {"content": given, "add_special": True, "parse_special": True}
+            if engine != "llamacpp":
+                ask = {"model": body["model"], "prompt": given}
+            given = self._ask("/tokenize", ask)["tokens"]
+        return (
+            None if given == ids else f"prompt has {len(ids)} ids, the engine makes other {len(given or ())}"
+        )
+
+    def _compare_output(self, row: Row, body: Body, ids: list[int]) -> str | None:
+        """The ids must say the recorded text; after it only an end token or a stop string may come."""
+        answer = orjson.loads(row["response"])
+        message = answer if isinstance(answer, dict) else {"content": answer}
+        content = message.get("content") or ""
+        text = self._text(row["engine"], ids, body)
+        if row["finish_reason"] == "length":
+            # The last character may have been cut in its middle.
+            content, text = content.rstrip("\ufffd"), text.rstrip("\ufffd")
+        if any(message.get(name) for name in ("tool_calls", "reasoning_content", "reasoning")):
+            return None if content.strip() in text else _differs("output", text, content)
+        if not text.startswith(content):
+            return _differs("output", text, content)
+        rest = text[len(content) :]
+        if not rest or body.get("stop"):
+            return None
+        if _SPECIAL.fullmatch(rest) and self._text(row["engine"], ids[-1:], body) == rest:
+            return None
+        return f"sampled ids say more than was answered: {rest[:80]!r}"
+
+    def _text(self, engine: str, ids: list[int], body: Body) -> str:
+        if engine == "llamacpp":
+            return str(self._ask("/detokenize", {"tokens": ids})["content"])
+        return str(self._ask("/detokenize", {"tokens": ids, "model": body["model"]})["prompt"])
+
+    def _ask(self, route: str, body: Body) -> Any:
+        try:
+            answer = self._client.post(route, json=body)
+            answer.raise_for_status()
+            return answer.json()
+        except (httpx.HTTPError, ValueError) as problem:
+            hint = "give the URL of the engine itself, not of the proxy"
+            raise UpstreamError(f"engine `{self._url}` does not answer {route}: {problem}", hint) from problem
+
+
+def _differs(what: str, ours: str, theirs: str) -> str:
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    same = next((i for i, (one, other) in pairs if one != other), min(len(ours), len(theirs)))
+    mine, text = ours[same : same + 40], theirs[same : same + 40]
+    return f"{what} differs at character {same}: ids say {mine!r}, the text is {text!r}"
