@@ -38,7 +38,6 @@ _NOT_PASSED_ON = {
     "upgrade",
     "content-length",
     "content-encoding",
-    "set-cookie",
 }
 _KEPT = 1 << 16
 _SHOW_NOTHING = Hidden(frozenset(), frozenset(), False, False)
@@ -71,6 +70,9 @@ async def commit(ex: Exchange, attempt: Attempt) -> None:
         call.flags.append("late")
     rows = await worker.recorder.commit(attempt)
     worker.metrics.count(attempt, rows)
+    execution = worker.executions.get(call.identity.execution_id)
+    execution.prompt_tokens += rows[0].prompt_tokens or 0
+    execution.output_tokens += sum(len(row.output or b"") // 4 for row in rows)
     if attempt.outcome not in (Outcome.OK, Outcome.CLIENT_GONE) and (attempt.status or 500) >= 500:
         log.warning("call %s: %s (%s): %s", call.call_id, attempt.outcome, attempt.phase, attempt.error)
 
@@ -94,7 +96,8 @@ async def stopped(ex: Exchange, attempt: Attempt, capture: StreamCapture | None)
     Raises:
         CancelledError: the proxy itself is being stopped.
     """
-    ex.clock.absorb() if ex.clock.cancelled_by_us else None
+    if ex.clock.cancelled_by_us:
+        ex.clock.absorb()
     attempt.phase = ex.clock.fired or ex.clock.phase
     if capture is not None:
         attempt.captured = capture.finish(complete=False)
@@ -249,7 +252,7 @@ async def _relay_events(
                 data = chunk if raw else b"".join([capture.forward(event) for event in splitter.feed(chunk)])
             except EventTooLarge as large:
                 # Not events at all, or one beyond reason: the client gets the bytes, capture is over.
-                raw, data = True, large.pending
+                raw, data = True, b"".join([*map(capture.forward, large.events), large.pending])
                 capture.flag("event_too_large")
             if data:
                 data = ex.unmapped(data, attempt)

@@ -47,6 +47,10 @@ class CallClock:
         """A byte came: the phase's limit counts from now."""
         self._since = self._loop.time()
 
+    def extend(self, seconds: float) -> None:
+        """Time that the proxy itself held the call does not count."""
+        self._end += seconds
+
     def stop(self) -> None:
         """Nothing is cancelled from here on."""
         if self._timer:

@@ -121,8 +121,7 @@ class Exchange:
             if not await self._replayed():
                 await self._attempts()
         finally:
-            if self.worker.executions.end_call(execution, self.call.execution_attempt):
-                self.call.flags.append("late")
+            self.worker.executions.end_call(execution, self.call.execution_attempt)
 
     def _check_access(self) -> None:
         if self.headers.get("upgrade", "").lower() == "websocket":
@@ -233,7 +232,9 @@ class Exchange:
                 await self._await_backend(left)
             finally:
                 metrics.holding -= 1
-            self.call.held_s += time.monotonic() - since
+            held = time.monotonic() - since
+            self.call.held_s += held
+            self.clock.extend(held)
             since = time.monotonic()
             excluded.clear()
 
@@ -243,12 +244,7 @@ class Exchange:
         except TimeoutError:
             pass
         except asyncio.CancelledError:
-            if not self.clock.cancelled_by_us:
-                raise
-            self.clock.absorb()
-            self.clock.stop()
-            attempt = Attempt(self.call, outcome=Outcome.CLIENT_GONE, phase=Phase.HOLD)
-            await answer.commit(self, attempt)
+            await answer.stopped(self, Attempt(self.call), None)
             raise ClientLeft from None
 
     async def _try(
