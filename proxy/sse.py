@@ -4,10 +4,11 @@ from __future__ import annotations
 
 
 class EventTooLarge(Exception):
-    """More bytes without an event's end than allowed; `pending` are those bytes, in order."""
+    """More bytes without an event's end than allowed: `pending`, after the whole `events` before them."""
 
-    def __init__(self, pending: bytes) -> None:
+    def __init__(self, events: list[bytes], pending: bytes) -> None:
         super().__init__(len(pending))
+        self.events = events
         self.pending = pending
 
 
@@ -38,7 +39,7 @@ class EventSplitter:
             return self._split(data)
         seam = self._pending[-1][-3:] + data
         if b"\n\n" not in seam and b"\n\r" not in seam and b"\r\r" not in seam:
-            self._hold(data)
+            self._hold(data, [])
             return []
         whole = b"".join([*self._pending, data])
         self._pending, self._size = [], 0
@@ -55,9 +56,10 @@ class EventSplitter:
             return self._split_any(data)
         parts = data.split(b"\n\n")
         last = parts.pop()
+        events = [part + b"\n\n" for part in parts]
         if last:
-            self._hold(last)
-        return [part + b"\n\n" for part in parts]
+            self._hold(last, events)
+        return events
 
     def _split_any(self, data: bytes) -> list[bytes]:
         """The slow way, for senders that end lines with CR or CRLF."""
@@ -66,14 +68,14 @@ class EventSplitter:
             events.append(data[at:end])
             at = end
         if at < len(data):
-            self._hold(data[at:])
+            self._hold(data[at:], events)
         return events
 
-    def _hold(self, data: bytes) -> None:
+    def _hold(self, data: bytes, events: list[bytes]) -> None:
         self._pending.append(data)
         self._size += len(data)
         if self._size > self._limit:
-            raise EventTooLarge(self.rest())
+            raise EventTooLarge(events, self.rest())
 
 
 def _blank_line(data: bytes, start: int) -> int:
