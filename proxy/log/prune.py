@@ -199,7 +199,7 @@ def _rewrite(table: str, file: SealedFile, stays: Keep, report: PruneReport) -> 
     key = "hash" if table == "messages" else "execution_id"
     size = file.path.stat().st_size
     with pq.ParquetFile(file.path, page_checksum_verification=True) as parquet:
-        total = parquet.metadata.num_rows
+        total: int = parquet.metadata.num_rows
         left = sum(
             int(pc.sum(stays(parquet.read_row_group(i, [key]))).as_py() or 0)
             for i in range(parquet.num_row_groups)
@@ -215,7 +215,7 @@ def _rewrite(table: str, file: SealedFile, stays: Keep, report: PruneReport) -> 
             file.path.unlink()
             sync_dir(file.path.parent)
     report.bytes_freed += size - (file.path.stat().st_size if left else 0)
-    return int(total - left)
+    return total - left
 
 
 def _write(table: str, file: SealedFile, parquet: pq.ParquetFile, stays: Keep) -> None:
