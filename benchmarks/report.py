@@ -1,0 +1,183 @@
+"""From the results of the rounds to the figures that are held against the bars, and their tables."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil  # type: ignore[import-untyped]
+
+from benchmarks.client import Result
+
+GYRE, PASS, DIRECT = "gyre", "pass-through", "direct"
+MB = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """One cell against one system: of each figure the lowest of the rounds, since noise only adds."""
+
+    cell: str
+    system: str
+    cpu_us_call: float
+    cpu_us_event: float | None
+    p50_ms: float
+    first_byte_p50_ms: float
+    transit_p50_ms: float | None
+    calls_per_s: float
+    upstream_cpu_us_call: float
+    spread: float
+    """Highest over lowest CPU of the rounds: how quiet the machine was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A figure and the limit that the project has set for it."""
+
+    name: str
+    value: float
+    limit: float
+    unit: str
+    exact: bool = False
+    """The value has to be the limit; otherwise it must not be above it."""
+
+    @property
+    def met(self) -> bool:
+        return self.value == self.limit if self.exact else self.value <= self.limit
+
+
+def figures(cell: str, system: str, rounds: Sequence[Result]) -> Figures:
+    cpu = [result.cpu_s / result.calls * 1e6 for result in rounds]
+    return Figures(
+        cell=cell,
+        system=system,
+        cpu_us_call=min(cpu),
+        cpu_us_event=_lowest(r.cpu_s / r.events * 1e6 for r in rounds if r.events),
+        p50_ms=min(median(result.total_ms) for result in rounds),
+        first_byte_p50_ms=min(median(result.first_byte_ms) for result in rounds),
+        transit_p50_ms=_lowest(median(r.transit_ms) for r in rounds if r.transit_ms),
+        calls_per_s=max(result.calls / result.wall_s for result in rounds),
+        upstream_cpu_us_call=min(result.upstream_cpu_s / result.calls * 1e6 for result in rounds),
+        spread=max(cpu) / max(min(cpu), 1e-9),
+    )
+
+
+def _lowest(values: Iterable[float]) -> float | None:
+    return min(values, default=None)
+
+
+class Table:
+    """Figures by cell and system; each method gives None where a cell was not run."""
+
+    def __init__(self, rows: Sequence[Figures]) -> None:
+        self._rows = {(row.cell, row.system): row for row in rows}
+
+    def get(self, cell: str, system: str = GYRE) -> Figures | None:
+        return self._rows.get((cell, system))
+
+    def ratio(self, cell: str, field: str) -> float | None:
+        ours, bare = self.get(cell), self.get(cell, PASS)
+        return getattr(ours, field) / max(getattr(bare, field), 1e-9) if ours and bare else None
+
+
+def load_bars(table: Table) -> list[Bar]:
+    """The bars on time; those whose cells were left out are left out too."""
+    found = [
+        _bar("CPU per call, 2 KB x 1 open", table.ratio("2 KB x 1", "cpu_us_call"), 3.5),
+        _bar("CPU per call, 2 KB x 32 open", table.ratio("2 KB x 32", "cpu_us_call"), 3.5),
+        _bar("CPU per call, 100 KB x 32 open", table.ratio("100 KB x 32", "cpu_us_call"), 6),
+        _bar("CPU per call, growth from 32 to 256 open", _growth(table, GYRE), 1.3, "x itself"),
+        _bar("CPU, 2 MB + 500K ids, plain", _cpu_ms(table, "2 MB x 1"), 30, "ms"),
+        _bar("CPU, 2 MB + 500K ids, streamed", _cpu_ms(table, "2 MB x 1 stream"), 30, "ms"),
+        _bar("first byte, 2 MB, plain", table.ratio("2 MB x 1", "first_byte_p50_ms"), 3),
+        _bar("first byte, 2 MB, streamed", table.ratio("2 MB x 1 stream", "first_byte_p50_ms"), 3),
+        _bar("CPU per event, 1 stream", table.ratio("2 KB x 1 stream", "cpu_us_event"), 2),
+        _bar("CPU per event, 32 streams", table.ratio("2 KB x 32 stream", "cpu_us_event"), 2),
+        _bar("transit added to an event, p50, 32 paced streams", _added_transit(table), 1, "ms"),
+    ]
+    return [bar for bar in found if bar is not None]
+
+
+def _bar(name: str, value: float | None, limit: float, unit: str = "x pass-through") -> Bar | None:
+    return None if value is None else Bar(name=name, value=value, limit=limit, unit=unit)
+
+
+def _growth(table: Table, system: str) -> float | None:
+    few, many = table.get("2 KB x 32", system), table.get("2 KB x 256", system)
+    return many.cpu_us_call / few.cpu_us_call if few and many else None
+
+
+def _cpu_ms(table: Table, cell: str) -> float | None:
+    row = table.get(cell)
+    return row.cpu_us_call / 1e3 if row else None
+
+
+def _added_transit(table: Table) -> float | None:
+    ours, direct = table.get("paced stream x 32"), table.get("paced stream x 32", DIRECT)
+    if not ours or not direct:
+        return None
+    return (ours.transit_p50_ms or 0) - (direct.transit_p50_ms or 0)
+
+
+def notes(table: Table) -> list[str]:
+    """What no bar is set on but a reader wants to know."""
+    found = []
+    ours, bare, direct = (table.get("2 KB x 1", system) for system in (GYRE, PASS, DIRECT))
+    if bare and direct:
+        found.append(f"latency added at 2 KB x 1, p50: pass-through {bare.p50_ms - direct.p50_ms:.2f} ms")
+    if ours and direct:
+        found[-1] += f", gyre {ours.p50_ms - direct.p50_ms:.2f} ms"
+    if growth := _growth(table, PASS):
+        found.append(f"growth of the pass-through's own CPU per call from 32 to 256 open: {growth:.2f}x")
+    return found
+
+
+def show(rows: Sequence[Figures], bars: Sequence[Bar], remarks: Sequence[str]) -> str:
+    table = Table(rows)
+    lines = [machine(), "", _row("cell", "system", "CPU us/call", "ratio", "us/event", "first byte ms")]
+    lines[-1] += f"{'p50 ms':>9}{'calls/s':>9}{'engine us':>10}{'spread':>8}"
+    for row in rows:
+        ratio = table.ratio(row.cell, "cpu_us_call") if row.system == GYRE else None
+        event = f"{row.cpu_us_event:.1f}" if row.cpu_us_event else ""
+        lines.append(
+            _row(
+                row.cell,
+                row.system,
+                f"{row.cpu_us_call:.0f}",
+                f"{ratio:.2f}" if ratio else "",
+                event,
+                f"{row.first_byte_p50_ms:.2f}",
+            )
+            + f"{row.p50_ms:>9.2f}{row.calls_per_s:>9.0f}{row.upstream_cpu_us_call:>10.0f}{row.spread:>8.2f}"
+        )
+    lines += ["", f"{'bar':<54}{'measured':>10}{'limit':>8}  unit"]
+    for bar in bars:
+        verdict = "met" if bar.met else "MISSED"
+        lines.append(f"{bar.name:<54}{bar.value:>10.2f}{bar.limit:>8g}  {bar.unit:<16}{verdict}")
+    return "\n".join([*lines, "", *remarks])
+
+
+def _row(*cells: str) -> str:
+    widths = (24, 13, 12, 7, 10, 14)
+    first, second, *rest = (
+        f"{cell:<{width}}" if column < 2 else f"{cell:>{width}}"
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+    return "".join([first, second, *rest])
+
+
+def machine() -> str:
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    memory = psutil.virtual_memory().total / 2**30
+    return (
+        f"{os.cpu_count()} cores ({model}), {memory:.0f} GiB, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.release()}, load {os.getloadavg()[0]:.1f}"
+    )

@@ -1,0 +1,192 @@
+"""Starts engine, proxies and agents, and prints what gyre costs against the bars.
+
+Engine and agents share one core, the system under test has another. gyre and the pass-through take
+turns in every round, so that both see the same machine; of each figure the lowest round counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import duckdb
+
+from benchmarks import report
+from benchmarks.cells import CELLS, LOG, MEMORY, Cell, quick, quick_log
+from benchmarks.client import Result
+from benchmarks.processes import LOAD_CORE, ROOT, SYSTEM_CORE, Server, module, peak_memory, pin
+from benchmarks.report import DIRECT, GYRE, MB, PASS, Bar, Figures
+
+
+@dataclass
+class Bench:
+    """The servers of one run and what was measured."""
+
+    upstream: Server
+    scratch: Path
+    rounds: int
+    recording: bool
+    """Whether gyre is measured, and not the pass-through alone."""
+    rows: list[Figures] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    answered: int = 0
+    """By the long-lived gyre, whose log is counted in the end."""
+
+    def passthrough(self) -> Server:
+        return Server(module("benchmarks.passthrough", "--upstream", self.upstream.url), SYSTEM_CORE)
+
+    def gyre(self, logs: Path, *, profile: Path | None = None) -> Server:
+        under = ["-m", "cProfile", "-o", str(profile)] if profile else []
+        options = ["--upstream", self.upstream.url, "--profile", "vllm", "--logs", str(logs), "--port", "0"]
+        command = [sys.executable, *under, "-m", "gyre.cli.main", "proxy", *options, "--json"]
+        # A profile is written on KeyboardInterrupt, not on a signal that ends the process.
+        return Server(command, SYSTEM_CORE, signal.SIGINT if profile else signal.SIGTERM)
+
+    def load(self, cell: Cell, server: Server, tag: str) -> Result:
+        """One cell against one server, by agents in a process of their own."""
+        command = module(
+            "benchmarks.client",
+            *("--cell", json.dumps(asdict(cell)), "--url", server.url, "--tag", tag),
+            *("--system-pid", str(server.pid), "--upstream-pid", str(self.upstream.pid)),
+        )
+        print(f"  {cell.name}: {tag}", file=sys.stderr, flush=True)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, preexec_fn=lambda: pin(LOAD_CORE))
+        if done.returncode:
+            said = done.stderr.decode()[-2000:]
+            raise RuntimeError(f"the agents failed:\n{said}\n{server.state()}\n{self.upstream.state()}")
+        result = Result(**json.loads(done.stdout))
+        self.failures += [f"{cell.name}, {tag}: {failure}" for failure in result.failures[:3]]
+        return result
+
+    def compare(self, cells: Sequence[Cell]) -> None:
+        """Every cell in every round, the systems by turns."""
+        logs = self.scratch / "logs"
+        results: dict[tuple[str, str], list[Result]] = {}
+        with self.passthrough() as bare, self.gyre(logs) if self.recording else nullcontext() as ours:
+            servers = {DIRECT: self.upstream, PASS: bare, GYRE: ours}
+            for number in range(self.rounds):
+                for place, cell in enumerate(cells):
+                    for system, server in servers.items():
+                        if server is None or (system == DIRECT and not cell.direct):
+                            continue
+                        result = self.load(cell, server, f"{system}-{place}-{number}")
+                        results.setdefault((cell.name, system), []).append(result)
+                        self.answered += result.answered if system == GYRE else 0
+        self.rows = [report.figures(*key, rounds) for key, rounds in results.items() if rounds[0].calls]
+        if self.recording:
+            self.count_rows(logs)
+
+    def count_rows(self, logs: Path) -> None:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seal(logs)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        self.remarks.append(f"sealing what was open at the end took {spent:.1f} s CPU")
+        share = exact_rows(logs) / max(1, self.answered)
+        self.bars.append(Bar(name="calls recorded / answered", value=share, limit=1, unit="", exact=True))
+
+    def memory(self, cell: Cell) -> None:
+        """Peak memory of a new proxy against the bytes that are in flight."""
+        with self.passthrough() as bare:
+            passed = self.load(cell, bare, "pass-through-memory")
+        in_flight = cell.open * (passed.request_bytes + passed.answer_bytes) / passed.calls
+        with self.gyre(self.scratch / "memory") as server, peak_memory(server.pid) as peak:
+            self.load(cell, server, "gyre-memory")
+        name = f"peak memory, {cell.name} ({in_flight / MB:.0f} MB in flight)"
+        limit = round(1.2 * in_flight / MB + 200)
+        self.bars.append(Bar(name=name, value=peak.bytes / MB, limit=limit, unit="MB"))
+
+    def log_size(self, cell: Cell) -> None:
+        """The sealed log of one long execution against what was new in it."""
+        logs = self.scratch / "long"
+        with self.gyre(logs) as server:
+            result = self.load(cell, server, "gyre-long")
+        seal(logs)
+        size = sum(path.stat().st_size for path in logs.rglob("*") if path.is_file())
+        new = result.unique_bytes + 4 * result.new_ids + 4 * cell.output * result.calls
+        name = f"sealed log, {cell.name} ({new / MB:.1f} MB new)"
+        self.bars.append(Bar(name=name, value=size / new, limit=1.5, unit="x new bytes"))
+        milliseconds = result.cpu_s / result.calls * 1e3
+        self.remarks.append(f"{cell.name}: log {size / MB:.1f} MB, {milliseconds:.1f} ms CPU per call")
+        if exact_rows(logs) != result.answered:
+            self.failures.append(f"{cell.name}: {exact_rows(logs)} rows for {result.answered} answers")
+
+
+def seal(logs: Path) -> None:
+    command = [sys.executable, "-m", "gyre.cli.main", "log", "seal", str(logs)]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def exact_rows(logs: Path) -> int:
+    """Rows of calls that ended well and have every id and log-probability."""
+    query = "SELECT count(*) FROM read_parquet(?) WHERE outcome = 'ok' AND capture_quality = 'exact'"
+    row = duckdb.connect().execute(query, [str(logs / "calls" / "*.parquet")]).fetchone()
+    return int(row[0]) if row else 0
+
+
+def profile(bench: Bench, calls: int) -> None:
+    """Where gyre's time goes at 2 KB x 32, by cProfile."""
+    import pstats
+
+    cell = replace(next(cell for cell in CELLS if cell.name == "2 KB x 32"), calls=calls)
+    out = bench.scratch / "gyre.prof"
+    with bench.gyre(bench.scratch / "profiled", profile=out) as server:
+        bench.load(cell, server, "gyre-profile")
+    pstats.Stats(str(out)).sort_stats("tottime").print_stats(45)
+
+
+def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    options.add_argument("--quick", action="store_true", help="one round of few calls, under a minute")
+    options.add_argument("--rounds", type=int, help="default 3, with --quick 1")
+    options.add_argument("--only", default="", help="only cells whose name contains this")
+    options.add_argument("--bare", action="store_true", help="the pass-through alone, without gyre")
+    options.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
+    options.add_argument("--profile", action="store_true", help="profile gyre at 2 KB x 32 and stop")
+    return options.parse_args(arguments)
+
+
+def run(bench: Bench, chosen: argparse.Namespace) -> None:
+    shrink = quick if chosen.quick else lambda cell: cell
+    bench.compare([shrink(cell) for cell in CELLS if chosen.only in cell.name])
+    if bench.recording and chosen.only in MEMORY.name:
+        bench.memory(shrink(MEMORY))
+    if bench.recording and chosen.only in LOG.name:
+        bench.log_size(quick_log() if chosen.quick else LOG)
+    table = report.Table(bench.rows)
+    bench.bars = report.load_bars(table) + bench.bars
+    bench.remarks = report.notes(table) + bench.remarks
+    bench.remarks += [f"FAILED {failure}" for failure in bench.failures]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0: every call was answered and every bar was met."""
+    chosen = read_options(arguments)
+    rounds = chosen.rounds or (1 if chosen.quick else 3)
+    with (
+        tempfile.TemporaryDirectory(prefix="gyre-bench-") as scratch,
+        Server(module("benchmarks.upstream"), LOAD_CORE) as upstream,
+    ):
+        bench = Bench(upstream, Path(scratch), rounds, recording=not chosen.bare)
+        if chosen.profile:
+            profile(bench, calls=6400)
+            return 0
+        run(bench, chosen)
+    if chosen.json:
+        document = {"schema": 1, "machine": report.machine(), "remarks": bench.remarks}
+        bars = [asdict(bar) | {"met": bar.met} for bar in bench.bars]
+        print(json.dumps(document | {"figures": [asdict(row) for row in bench.rows], "bars": bars}))
+    else:
+        print(report.show(bench.rows, bench.bars, bench.remarks))
+    return int(bool(bench.failures) or not all(bar.met for bar in bench.bars))
