@@ -1,7 +1,8 @@
 """Reading journal segments, whatever a kill or a bad disk made of them.
 
 A damaged batch must not reach Arrow's accessors: offsets that point nowhere abort the process. So
-every batch is validated before a row of it is touched, and every row against its own checksum.
+the schema is compared, every batch validated before a row of it is touched, and every row checked
+against its own digest.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import xxhash
 
 from gyre.proxy.calls import Record
+from gyre.proxy.errors import LogFormatError
 from gyre.proxy.log import journal
 from gyre.proxy.log.journal import Damage
 
@@ -27,11 +30,14 @@ def scan(path: Path, damage: Damage) -> Iterator[Record]:
     with pa.OSFile(str(path), "rb") as file:
         try:
             reader = pa.ipc.open_stream(file)
+            _require_ours(reader.schema, path)
             good = file.tell()
             for batch in reader:
                 batch.validate(full=True)
                 good = file.tell()
-                yield from journal._records(batch, damage)
+                yield from _records(batch, damage)
+        except LogFormatError:
+            raise
         except (pa.ArrowException, OSError):
             # The writer died inside this batch; everything before it is whole.
             damage.torn_bytes = size - good
@@ -49,6 +55,7 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
         self._good = 0
+        self._path = path
         self._schema: pa.Schema | None = None
 
     def poll(self) -> list[Record]:
@@ -60,6 +67,8 @@ class Tail:
                 while reader.tell() < reader.size():
                     records += self._next(reader)
                     self._good = start + reader.tell()
+            except LogFormatError:
+                raise
             except (pa.ArrowException, OSError, EOFError):
                 # The last batch is not complete yet; the next poll reads it again.
                 return records
@@ -68,11 +77,32 @@ class Tail:
     def _next(self, reader: pa.BufferReader) -> list[Record]:
         message = pa.ipc.read_message(reader)
         if self._schema is None:
-            self._schema = pa.ipc.read_schema(message)
+            schema = pa.ipc.read_schema(message)
+            _require_ours(schema, self._path)
+            self._schema = schema
             return []
         batch = pa.ipc.read_record_batch(message, self._schema)
         batch.validate(full=True)
-        return list(journal._records(batch, Damage()))
+        return list(_records(batch, Damage()))
 
     def close(self) -> None:
         self._file.close()
+
+
+def _require_ours(schema: pa.Schema, path: Path) -> None:
+    if not schema.equals(journal._SCHEMA):
+        raise pa.ArrowInvalid("not the schema of a journal segment")
+    version = (schema.metadata or {}).get(b"gyre_journal", b"")
+    if version.isdigit() and int(version) > journal.JOURNAL_VERSION:
+        message = f"`{path}` was written by a newer gyre"
+        raise LogFormatError(message, "use a newer gyre: pip install -U gyre-rl")
+
+
+def _records(batch: pa.RecordBatch, damage: Damage) -> Iterator[Record]:
+    rows, checks = batch.column(2), batch.column(3).to_pylist()
+    for row, check in zip(rows, checks, strict=True):
+        data = row.as_buffer()
+        if data is None or xxhash.xxh3_64_intdigest(data) != check:
+            damage.bad_rows += 1
+            continue
+        yield journal._decode(data)
