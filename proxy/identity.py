@@ -105,8 +105,10 @@ def _session(headers: Headers, body: Mapping[str, msgspec.Raw] | None) -> tuple[
     value, source = _first(headers, "x-claude-code-session-id", "x-session-id", "session-id", "session_id")
     if value or not body or "prompt_cache_key" not in body:
         return value, source
-    hint = msgspec.json.decode(body["prompt_cache_key"])
-    return (hint, "prompt_cache_key") if isinstance(hint, str) else (None, None)
+    try:
+        return msgspec.json.decode(body["prompt_cache_key"], type=str), "prompt_cache_key"
+    except msgspec.DecodeError:
+        return None, None
 
 
 def _first(headers: Headers, *names: str) -> tuple[str | None, str | None]:
@@ -130,4 +132,4 @@ def _hints(headers: Headers) -> dict[str, Any]:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
+    return int(text) if text and text.isdecimal() and len(text) < 10 else None

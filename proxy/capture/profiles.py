@@ -73,7 +73,7 @@ def read_ask(wire: Wire, top: Object) -> Ask:
         wire=wire,
         model=_value(top, "model", str),
         stream=stream,
-        n=_value(top, "n", int) or 1,
+        n=_int(top, "n") or 1,
         usage=not stream or options.get("include_usage") is True,
         options=options,
         true=frozenset(
@@ -82,12 +82,12 @@ def read_ask(wire: Wire, top: Object) -> Ask:
         sampling=Sampling(
             temperature=_number(top, "temperature"),
             top_p=_number(top, "top_p"),
-            top_k=_value(top, "top_k", int),
+            top_k=_int(top, "top_k"),
             min_p=_number(top, "min_p"),
             presence_penalty=_number(top, "presence_penalty"),
             frequency_penalty=_number(top, "frequency_penalty"),
             repetition_penalty=_number(top, "repetition_penalty"),
-            seed=_value(top, "seed", int),
+            seed=_int(top, "seed"),
         ),
     )
 
@@ -96,15 +96,23 @@ def _value(top: Object, key: str, kind: type) -> Any:
     raw = top.get(key)
     if raw is None:
         return None
-    value = msgspec.json.decode(raw)
-    return value if isinstance(value, kind) else None
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return None
+    return value if type(value) is kind else None
+
+
+def _int(top: Object, key: str) -> int | None:
+    value = _value(top, key, int)
+    return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
 
 
 def _number(top: Object, key: str) -> float | None:
-    for kind in (float, int):
-        if (value := _value(top, key, kind)) is not None:
-            return float(value)
-    return None
+    value = _value(top, key, float)
+    if value is None and (whole := _int(top, key)) is not None:
+        return float(whole)
+    return value
 
 
 def fields_to_set(engine: Engine, ask: Ask) -> dict[str, bytes]:

@@ -30,8 +30,22 @@ def parse_object(body: bytes) -> Object:
         return _decode_object(body)
     except msgspec.ValidationError as error:
         raise RequestError(f"request body is not a JSON object: {error}", code="invalid_json") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"request body is not valid JSON: {error}", code="invalid_json") from error
+    except msgspec.DecodeError as error:
+        why = f"{error}{_place(body, str(error))}"
+        raise RequestError(f"request body is not valid JSON: {why}", code="invalid_json") from error
+    except RecursionError as error:
+        raise RequestError("request body is nested too deeply", code="invalid_json") from error
+
+
+def _place(body: bytes, problem: str) -> str:
+    """Where the fault is, when msgspec does not say."""
+    if "byte " in problem:
+        return ""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return f" (byte {error.start})"
+    return f" (byte {len(body)})"
 
 
 def parse_list(raw: msgspec.Raw) -> list[msgspec.Raw] | None:

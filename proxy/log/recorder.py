@@ -128,12 +128,17 @@ class Recorder:
         self._pending, self._group = [], None
         if group is None:
             return
-        written = self._write(records)
-        if written and self._settings.durability == "always":
+        written = later = False
+        try:
+            written = self._write(records)
+            later = written and self._settings.durability == "always"
+        finally:
+            # Whatever happens, the calls of this group must not wait for ever.
+            if not later:
+                _resolve(group, written)
+        if later:
             task = asyncio.ensure_future(self._sync())
             task.add_done_callback(lambda _: _resolve(group))
-        else:
-            _resolve(group, written)
 
     def _write(self, records: list[Record]) -> bool:
         """Append to the segment; after an error once more to a fresh one, since the old may be torn."""
