@@ -109,7 +109,7 @@ def _int(top: Object, key: str) -> int | None:
 
 
 def _number(top: Object, key: str) -> float | None:
-    value = _value(top, key, float)
+    value: float | None = _value(top, key, float)
     if value is None and (whole := _int(top, key)) is not None:
         return float(whole)
     return value
