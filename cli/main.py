@@ -16,6 +16,8 @@ import typer
 from gyre.cli import output
 from gyre.cli.doctor import doctor
 from gyre.cli.engine import engine
+from gyre.cli.log import app as log
+from gyre.cli.proxy import proxy
 from gyre.proxy.errors import GyreError
 
 app = typer.Typer(
@@ -44,8 +46,10 @@ def common(
     output.install_logging()
 
 
+app.command()(proxy)
 app.command()(engine)
 app.command()(doctor)
+app.add_typer(log)
 
 
 def main(args: Sequence[str] | None = None) -> None:
