@@ -35,7 +35,7 @@ def take_apart(body: bytes, top: Object, wire: Wire, prompt_ids: Ids | None) -> 
     """Cut `body` (its top level is `top`) for storage. `prompt_ids`: as captured from the answer."""
     parts = Parts(body)
     cuts: list[tuple[int, int, bytes]] = []
-    for key in ("messages", "tools"):
+    for key in ("messages", "tools") if wire == Wire.CHAT else ("tools",):
         if key in top and (cut := _cut_list(body, key, top[key])):
             setattr(parts, key, cut[1])
             cuts.append(cut[0])

@@ -14,42 +14,8 @@ from hypothesis import strategies as st
 from gyre.proxy.capture.reply import parse_ids
 from gyre.proxy.capture.splice import Object, parse_list, parse_object, set_fields, without
 from gyre.proxy.errors import RequestError
+from tests.proxy.json_text import KEYS, SCALARS, layouts
 
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**70), 2**70),
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.text(st.characters(exclude_categories=("Cs",)), max_size=8),
-)
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(st.sampled_from(["a", "logprobs", "é", 'x"y', "choices"]), inner, max_size=3),
-    ),
-    max_leaves=8,
-)
-KEYS = st.sampled_from(["model", "messages", "stream", "logprobs", "n", "é", 'q"', "\\", "", "a b"])
-SPACES = st.sampled_from(["", " ", "\n", "\t ", "\r\n"])
-
-
-@st.composite
-def layouts(draw: st.DrawFn) -> str:
-    """The text of a JSON object in any layout: spaces, escapes, duplicate keys, odd numbers."""
-    members = []
-    for key, value in draw(st.lists(st.tuples(KEYS, VALUES), max_size=6)):
-        text = json.dumps(
-            value, ensure_ascii=draw(st.booleans()), separators=draw(st.sampled_from(SEPARATORS))
-        )
-        if isinstance(value, int) and not isinstance(value, bool):
-            text = draw(st.sampled_from([text, text + ".0", text + "e2", text + "E+1"]))
-        name = json.dumps(key, ensure_ascii=draw(st.booleans()))
-        members.append(draw(SPACES) + name + draw(SPACES) + ":" + draw(SPACES) + text + draw(SPACES))
-    return draw(SPACES) + "{" + draw(SPACES) + ",".join(members) + "}" + draw(SPACES)
-
-
-SEPARATORS = [(",", ":"), (", ", ": ")]
 FIELDS = st.dictionaries(
     st.sampled_from(["model", "stream", "logprobs", "new", "top_k"]), SCALARS, max_size=4
 )
