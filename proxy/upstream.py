@@ -130,14 +130,29 @@ class Upstream:
         body = msgspec.json.encode({"content": text, "add_special": True, "parse_special": True})
         url = self._url(backend, b"/tokenize")
         headers = [*self._headers(backend, (), False), ("content-type", "application/json")]
-        timeout = aiohttp.ClientTimeout(total=60)
+        reply: dict[str, list[int]] = {}
         try:
-            async with self._session.post(url, data=body, headers=headers, timeout=timeout) as response:
-                reply = msgspec.json.decode(await response.read(), type=dict[str, list[int]])
+            reply = msgspec.json.decode(await self._post(url, body, headers), type=dict[str, list[int]])
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
             log.warning("backend `%s` gives no token ids for its prompt: %s", backend.name, error)
             return None
         return np.array(reply.get("tokens", []), np.int32)
+
+    async def _post(self, url: URL, body: bytes, headers: list[tuple[str, str]]) -> bytes:
+        """A side request; once more when the pooled connection turns out to be dead.
+
+        llama.cpp closes a connection after a stream without saying so.
+        """
+        assert self._session is not None
+        timeout = aiohttp.ClientTimeout(total=60)
+        for last in (False, True):
+            try:
+                async with self._session.post(url, data=body, headers=headers, timeout=timeout) as response:
+                    return await response.read()
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if last:
+                    raise
+        raise AssertionError
 
 
 class Prober:
