@@ -126,7 +126,6 @@ class Upstream:
 
     async def tokenize(self, backend: BackendState, text: str) -> Ids | None:
         """llama.cpp's ids of a rendered prompt; None when it does not say."""
-        assert self._session is not None
         body = msgspec.json.encode({"content": text, "add_special": True, "parse_special": True})
         url = self._url(backend, b"/tokenize")
         headers = [*self._headers(backend, (), False), ("content-type", "application/json")]
@@ -143,16 +142,16 @@ class Upstream:
 
         llama.cpp closes a connection after a stream without saying so.
         """
+        try:
+            return await self._post_once(url, body, headers)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            return await self._post_once(url, body, headers)
+
+    async def _post_once(self, url: URL, body: bytes, headers: list[tuple[str, str]]) -> bytes:
         assert self._session is not None
         timeout = aiohttp.ClientTimeout(total=60)
-        for last in (False, True):
-            try:
-                async with self._session.post(url, data=body, headers=headers, timeout=timeout) as response:
-                    return await response.read()
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                if last:
-                    raise
-        raise AssertionError
+        async with self._session.post(url, data=body, headers=headers, timeout=timeout) as response:
+            return await response.read()
 
 
 class Prober:
