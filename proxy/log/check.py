@@ -72,6 +72,7 @@ def check(path: str | Path, *, answered: str | Path | None = None, engine: str |
     for group in groups_of(log, columns=_COLUMNS):
         report.findings += _check_group(group, report.counts, remote)
         report.findings += group.problems
+    report.findings += _check_pages(log)
     report.findings += _check_messages(log, report.counts)
     report.findings += _check_twins(log)
     if answered is not None:
@@ -87,11 +88,11 @@ def _check_group(log: Log, counts: Counter[str], remote: EngineCheck | None) -> 
     rows: list[Row] = light.to_pylist()
     counts["calls"] += len(rows)
     counts["executions"] += len({row["execution_id"] for row in rows})
-    position: dict[RowKey, int] = {}
+    earlier: set[tuple[str, RowKey]] = set()
     for i, row in enumerate(rows):
         key = (row["call_id"], row["attempt"], row["choice"])
         counts["interrupted"] += row["outcome"] == Outcome.INTERRUPTED
-        yield from _check_parent(row, key, position)
+        yield from _check_parent(row, key, earlier)
         try:
             yield from _check_prompt(log, row, key, counts)
             yield from _check_body(log, row, key, counts)
@@ -100,14 +101,14 @@ def _check_group(log: Log, counts: Counter[str], remote: EngineCheck | None) -> 
                 yield from remote.row(log, row, key, counts)
         except CorruptLogError as problem:
             yield error("cannot_rebuild", _name(key), str(problem))
-        position.setdefault(key, i)
+        earlier.add((row["execution_id"], key))
 
 
-def _check_parent(row: Row, key: RowKey, position: dict[RowKey, int]) -> Iterator[Finding]:
+def _check_parent(row: Row, key: RowKey, earlier: set[tuple[str, RowKey]]) -> Iterator[Finding]:
     if row["parent_call_id"] is None:
         return
     parent = (row["parent_call_id"], row["parent_attempt"], row["parent_choice"])
-    if parent not in position:
+    if (row["execution_id"], parent) not in earlier:
         text = f"its parent {_name(parent)} is no earlier row of execution `{row['execution_id']}`"
         yield error("bad_parent", _name(key), text)
 
@@ -146,6 +147,17 @@ def _check_output(log: Log, row: Row, key: RowKey, logprobs: int | None) -> Iter
     if row["capture_quality"] == CaptureQuality.EXACT and ids != (logprobs or 0):
         text = f"claims exact capture with {ids} output ids and {logprobs or 0} log-probabilities"
         yield error("logprobs_length", _name(key), text)
+
+
+def _check_pages(log: Log) -> Iterator[Finding]:
+    """Every page has a checksum; those of columns that nothing else here needs are read as well."""
+    for table, files in (("calls", log.sealed.calls), ("executions", log.sealed.executions)):
+        for file in files:
+            try:
+                for _ in row_groups(file, projected(table, None)):
+                    pass
+            except (OSError, pa.ArrowException) as problem:
+                yield corrupt(file.path, problem)
 
 
 def _check_messages(log: Log, counts: Counter[str]) -> Iterator[Finding]:
