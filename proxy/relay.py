@@ -68,7 +68,7 @@ class Relay:
         for backend in self.worker.router.backends.values():
             self.prober.watch(backend)
 
-    async def stop(self) -> None:
+    async def stop(self, *, seal: bool = True) -> None:
         """Let open calls finish, as long as the settings allow, then close the journal and seal it."""
         self.worker.stopping = True
         try:
@@ -77,4 +77,4 @@ class Relay:
             log.warning("%d calls were still open at the end of the shutdown limit", self._open)
         self.prober.stop()
         await self.upstream.stop()
-        await self.worker.recorder.close()
+        await self.worker.recorder.close(seal=seal)

@@ -106,13 +106,14 @@ class Recorder:
             self._fail(error)
         return await self._seal()
 
-    async def close(self) -> None:
-        """Finish: flush, close the segment in order, and seal."""
+    async def close(self, *, seal: bool = True) -> None:
+        """Finish: flush, close the segment in order, and seal unless a later start shall do that."""
         if self._tending:
             self._tending.cancel()
         self._flush()
         self._leave(closed=True)
-        await self._seal()
+        if seal:
+            await self._seal()
 
     def _append(self, records: Sequence[Record]) -> asyncio.Future[bool]:
         if self._group is None:

@@ -22,8 +22,8 @@ import uvicorn
 
 from gyre.proxy.app import build
 from gyre.proxy.calls import CallRecord, Record
-from gyre.proxy.control import LocalPlane
 from gyre.proxy.log.journal import Damage, scan
+from gyre.proxy.plane import LocalPlane
 from gyre.proxy.settings import load_settings
 from gyre.proxy.worker import Worker
 from tests.engines.fake import FakeEngine
@@ -95,7 +95,7 @@ class RunningProxy:
     def _main(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - carried to the test's thread
+        except BaseException as error:  # carried to the test's thread
             self._failure = error
             self._started.set()
 
@@ -119,7 +119,7 @@ class RunningProxy:
                 await asyncio.wait_for(self.worker.available.wait(), 1.0)
         self._started.set()
         await self._stop.wait()
-        await relay.stop()
+        await relay.stop(seal=False)
         server.should_exit = True
         await serving
 
