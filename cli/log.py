@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,20 +100,17 @@ def tail(
     from gyre.proxy.log.follow import Follower
 
     # Watching begins before the snapshot, so that no row falls between the two.
-    follower = Follower(directory)
-    known = {(row.call_id, row.attempt, row.choice) for row in follower.poll()}
-    rows = _summaries(read_log(directory, columns=_LOADED))
-    known |= {(row["call_id"], row["attempt"], row["choice"]) for row in rows}
-    for row in rows[-lines:] if lines else []:
-        _print_line(row, json)
-    try:
+    with Follower(directory) as follower, suppress(KeyboardInterrupt):
+        follower.poll()
+        rows = _summaries(read_log(directory, columns=_LOADED))
+        known = {(row["call_id"], row["attempt"], row["choice"]) for row in rows}
+        for row in rows[-lines:] if lines else []:
+            _print_line(row, json)
         while follow:
             time.sleep(POLL_S)
             for record in follower.poll():
                 if (record.call_id, record.attempt, record.choice) not in known:
                     _print_line(_summary_of(record), json)
-    except KeyboardInterrupt:
-        return
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 from gyre.proxy.calls import CallRecord
 from gyre.proxy.log.folder import open_folder
@@ -29,3 +30,10 @@ class Follower:
             self._tails.pop(path).close()
         calls = [record for record in records if isinstance(record, CallRecord)]
         return sorted(calls, key=lambda record: (record.order, record.worker, record.choice))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for tail in self._tails.values():
+            tail.close()

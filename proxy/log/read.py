@@ -107,7 +107,7 @@ class Log:
             pending = pending.filter(pc.is_in(pending["hash"], value_set=wanted))
         return _first_of_each(pa.concat_tables([sealed, pending]), "hash")
 
-    def keys(self) -> list[RowKey]:
+    def row_keys(self) -> list[RowKey]:
         """(call_id, attempt, choice) of every row, in commit order."""
         return list(self._rows)
 

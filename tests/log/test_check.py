@@ -269,6 +269,6 @@ def test_a_log_in_small_groups_is_checked_like_one(tmp_path: Path) -> None:
     assert sum(group.calls.num_rows for group in groups) == 24
     assert all(len(set(group.calls["execution_id"].to_pylist())) == 1 for group in groups)
     for group in groups:
-        assert [group.request_body(*key) for key in group.keys()] == [
-            builder.truth[key].body for key in group.keys()
+        assert [group.request_body(*key) for key in group.row_keys()] == [
+            builder.truth[key].body for key in group.row_keys()
         ]

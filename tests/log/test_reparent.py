@@ -183,9 +183,7 @@ def test_a_row_whose_parent_is_lost_does_not_stop_the_seal(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("calls", [60])
-def test_the_sealed_log_of_alternating_workers_is_no_larger_than_of_one(
-    tmp_path: Path, calls: int
-) -> None:
+def test_the_sealed_log_of_alternating_workers_is_no_larger_than_of_one(tmp_path: Path, calls: int) -> None:
     alternating(LogBuilder(tmp_path), calls, step=1000)
     report = seal(tmp_path)
     # 4 bytes for every id that is new, once: 3 would be a third sharing lost.

@@ -18,15 +18,13 @@ from gyre.proxy.log.seal import main, seal
 from tests.log.builders import LogBuilder, growing_run, message, packed
 
 IDS = st.lists(st.integers(0, 3), max_size=12)
-SLOW = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def assert_true(builder: LogBuilder, log: Log) -> None:
     """Everything rebuilt equals what was written."""
     assert log.problems == []
-    assert set(log.keys()) >= builder.truth.keys()
+    assert set(log.row_keys()) >= builder.truth.keys()
     for key, truth in builder.truth.items():
         ids = log.prompt_ids(*key)
         assert (None if ids is None else ids.tolist()) == truth.prompt
@@ -172,7 +170,7 @@ def test_any_log_reads_the_same_before_and_after_any_seals(
     seal(root)
     after = read_log(root)
     assert_true(builder, after)
-    assert [row[0] for row in after.keys()] == [call["call_id"] for call in calls]
+    assert [row[0] for row in after.row_keys()] == [call["call_id"] for call in calls]
 
 
 def test_a_live_segment_stays_and_is_read_beside_the_sealed_ones(tmp_path: Path) -> None:
@@ -185,7 +183,7 @@ def test_a_live_segment_stays_and_is_read_beside_the_sealed_ones(tmp_path: Path)
     assert (report.segments, report.calls) == (1, 1)
     assert builder.folder.segments() == [two.path]
     two.call("c")
-    assert [key[0] for key in read_log(tmp_path).keys()] == ["a", "b", "c"]
+    assert [key[0] for key in read_log(tmp_path).row_keys()] == ["a", "b", "c"]
 
 
 def test_rows_of_several_workers_are_in_commit_order(tmp_path: Path) -> None:
@@ -196,7 +194,7 @@ def test_rows_of_several_workers_are_in_commit_order(tmp_path: Path) -> None:
     for worker in workers:
         worker.die()
     seal(tmp_path)
-    assert [key[0] for key in read_log(tmp_path).keys()] == [f"c{i:02d}" for i in range(30)]
+    assert [key[0] for key in read_log(tmp_path).row_keys()] == [f"c{i:02d}" for i in range(30)]
 
 
 def test_a_segment_out_of_order_is_sorted(tmp_path: Path) -> None:
@@ -207,7 +205,7 @@ def test_a_segment_out_of_order_is_sorted(tmp_path: Path) -> None:
     worker.call("early")
     worker.die()
     seal(tmp_path)
-    assert [key[0] for key in read_log(tmp_path).keys()] == ["early", "late"]
+    assert [key[0] for key in read_log(tmp_path).row_keys()] == ["early", "late"]
 
 
 def test_a_message_is_stored_once_over_workers_and_seals(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def assert_whole(builder: LogBuilder, root: Path) -> None:
     assert check(root).findings == []
 
 
-@pytest.mark.parametrize("step", range(0, 16))
+@pytest.mark.parametrize("step", range(16))
 def test_a_seal_killed_at_any_step(tmp_path: Path, step: int) -> None:
     builder = build(tmp_path)
     killed = run_until(tmp_path, step, "seal")
