@@ -186,7 +186,7 @@ class Shape:
     def _choice_events(self, index: int, answer: Answer) -> Iterator[Json]:
         if self.chat:
             opening = {"role": "assistant", "content": ""}
-            yield {"index": index, "delta": opening, "logprobs": None, "finish_reason": None}
+            yield {"index": index, "delta": opening} | self._no_logprobs() | {"finish_reason": None}
         position, waiting, first = 0, "", not self.chat
         for sampled, delta in pieces(answer, self.reasoning_field):
             waiting += sampled
@@ -207,12 +207,16 @@ class Shape:
 
     def _token_fields(self, answer: Answer, start: int, ids: list[int]) -> Json:
         """Ids and log-probabilities of `ids`, whose first is output position `start`."""
-        fields: Json = {"logprobs": self._logprobs(answer, start, ids)}
+        logprobs = self._logprobs(answer, start, ids)
+        fields: Json = self._no_logprobs() if logprobs is None else {"logprobs": logprobs}
         if self.body.get("return_token_ids") and (
             self.kind == "vllm" or (self.kind == "sglang" and not self.chat)
         ):
             fields["token_ids"] = _kept(answer, start, ids)
         return fields
+
+    def _no_logprobs(self) -> Json:
+        return {} if self.kind == "llamacpp" else {"logprobs": None}
 
     def _logprobs(self, answer: Answer, start: int, ids: list[int]) -> Json | None:
         lost = {*answer.drop_logprobs, *(answer.drop_ids if self.kind == "llamacpp" else ())}
