@@ -45,7 +45,7 @@ class Cell:
 SMALL = Cell(
     name="2 KB x 1",
     open=1,
-    calls=2000,
+    calls=1500,
     first_bytes=800,
     grow_bytes=340,
     calls_each=8,
@@ -55,7 +55,7 @@ SMALL = Cell(
 LARGE = Cell(
     name="100 KB x 32",
     open=32,
-    calls=1920,
+    calls=1280,
     first_bytes=60_000,
     grow_bytes=2700,
     calls_each=30,
@@ -65,7 +65,7 @@ LARGE = Cell(
 HUGE = Cell(
     name="2 MB x 1",
     open=1,
-    calls=60,
+    calls=40,
     first_bytes=1_960_000,
     grow_bytes=10_000,
     calls_each=8,
@@ -73,18 +73,18 @@ HUGE = Cell(
     warmup=4,
 )
 STREAM = replace(
-    SMALL, name="2 KB x 1 stream", calls=300, output=200, grow_bytes=880, calls_each=3, stream=True
+    SMALL, name="2 KB x 1 stream", calls=200, output=200, grow_bytes=880, calls_each=3, stream=True
 )
 
 CELLS = (
     SMALL,
-    replace(SMALL, name="2 KB x 32", open=32, calls=6400, warmup=20, direct=False),
-    replace(SMALL, name="2 KB x 256", open=256, calls=8192, warmup=8, direct=False),
+    replace(SMALL, name="2 KB x 32", open=32, calls=4800, warmup=20, direct=False),
+    replace(SMALL, name="2 KB x 256", open=256, calls=6144, warmup=8, direct=False),
     LARGE,
     HUGE,
     replace(HUGE, name="2 MB x 1 stream", calls=40, stream=True),
     replace(STREAM, warmup=20, direct=False),
-    replace(STREAM, name="2 KB x 32 stream", open=32, calls=640, warmup=3, direct=False),
+    replace(STREAM, name="2 KB x 32 stream", open=32, calls=480, warmup=3, direct=False),
     replace(STREAM, name="paced stream x 32", open=32, calls=96, output=50, gap_ms=20, warmup=1),
 )
 MEMORY = replace(HUGE, name="2 MB x 32", open=32, calls=96, calls_each=4, delay_ms=200, warmup=0, fresh=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ class Server:
 
     def __init__(self, command: list[str], core: int, stop_signal: int = signal.SIGTERM) -> None:
         self._stop_signal = stop_signal
+        self.stop_cpu_s = 0.0
         self._command = command
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long-lived as the process
         self.process = subprocess.Popen(
@@ -68,17 +70,26 @@ class Server:
         self.stop()
 
     def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(self._stop_signal)
+        """Ask it to end; `stop_cpu_s` is what it spent on that."""
+        if self.process.returncode is not None:
+            return
+        before, others = cpu_seconds(self.pid), _ended_children_s()
+        self.process.send_signal(self._stop_signal)
         try:
-            self.process.wait(30)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise RuntimeError(f"a server did not stop in 30 s: {self.state()}") from None
+            raise RuntimeError(f"a server did not stop in 60 s: {self.state()}") from None
+        self.stop_cpu_s = _ended_children_s() - others - before
         assert self.process.stdout
         self.process.stdout.close()
         self._errors.close()
+
+
+def _ended_children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def pin(core: int) -> None:

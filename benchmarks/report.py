@@ -1,10 +1,15 @@
-"""From the results of the rounds to the figures that are held against the bars, and their tables."""
+"""From the results of the rounds to the figures that are held against the bars, and their tables.
+
+Ratios are taken within a round, where both systems had the same machine, and then the median of the
+rounds. Not the lowest: a proxy that is starved of its core by a neighbour reads several events at
+once and so looks cheaper per event.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,19 +24,23 @@ MB = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """One cell against one system: of each figure the lowest of the rounds, since noise only adds."""
+    """One cell against one system, each figure by rounds."""
 
     cell: str
     system: str
-    cpu_us_call: float
-    cpu_us_event: float | None
-    p50_ms: float
-    first_byte_p50_ms: float
-    transit_p50_ms: float | None
-    calls_per_s: float
-    upstream_cpu_us_call: float
-    spread: float
-    """Highest over lowest CPU of the rounds: how quiet the machine was."""
+    cpu_us_call: list[float]
+    cpu_us_event: list[float]
+    """Empty where nothing is streamed, as is `transit_p50_ms` where events are not paced."""
+    p50_ms: list[float]
+    first_byte_p50_ms: list[float]
+    transit_p50_ms: list[float]
+    calls_per_s: list[float]
+    upstream_cpu_us_call: list[float]
+
+    @property
+    def spread(self) -> float:
+        """Highest over lowest CPU of the rounds: how quiet the machine was."""
+        return max(self.cpu_us_call) / max(min(self.cpu_us_call), 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,23 +60,17 @@ class Bar:
 
 
 def figures(cell: str, system: str, rounds: Sequence[Result]) -> Figures:
-    cpu = [result.cpu_s / result.calls * 1e6 for result in rounds]
     return Figures(
         cell=cell,
         system=system,
-        cpu_us_call=min(cpu),
-        cpu_us_event=_lowest(r.cpu_s / r.events * 1e6 for r in rounds if r.events),
-        p50_ms=min(median(result.total_ms) for result in rounds),
-        first_byte_p50_ms=min(median(result.first_byte_ms) for result in rounds),
-        transit_p50_ms=_lowest(median(r.transit_ms) for r in rounds if r.transit_ms),
-        calls_per_s=max(result.calls / result.wall_s for result in rounds),
-        upstream_cpu_us_call=min(result.upstream_cpu_s / result.calls * 1e6 for result in rounds),
-        spread=max(cpu) / max(min(cpu), 1e-9),
+        cpu_us_call=[result.cpu_s / result.calls * 1e6 for result in rounds],
+        cpu_us_event=[result.cpu_s / result.events * 1e6 for result in rounds if result.events],
+        p50_ms=[median(result.total_ms) for result in rounds],
+        first_byte_p50_ms=[median(result.first_byte_ms) for result in rounds],
+        transit_p50_ms=[median(result.transit_ms) for result in rounds if result.transit_ms],
+        calls_per_s=[result.calls / result.wall_s for result in rounds],
+        upstream_cpu_us_call=[result.upstream_cpu_s / result.calls * 1e6 for result in rounds],
     )
-
-
-def _lowest(values: Iterable[float]) -> float | None:
-    return min(values, default=None)
 
 
 class Table:
@@ -81,7 +84,11 @@ class Table:
 
     def ratio(self, cell: str, field: str) -> float | None:
         ours, bare = self.get(cell), self.get(cell, PASS)
-        return getattr(ours, field) / max(getattr(bare, field), 1e-9) if ours and bare else None
+        return _ratio(getattr(ours, field), getattr(bare, field)) if ours and bare else None
+
+
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return median(one / max(other, 1e-9) for one, other in zip(ours, theirs, strict=True))
 
 
 def load_bars(table: Table) -> list[Bar]:
@@ -108,19 +115,23 @@ def _bar(name: str, value: float | None, limit: float, unit: str = "x pass-throu
 
 def _growth(table: Table, system: str) -> float | None:
     few, many = table.get("2 KB x 32", system), table.get("2 KB x 256", system)
-    return many.cpu_us_call / few.cpu_us_call if few and many else None
+    return _ratio(many.cpu_us_call, few.cpu_us_call) if few and many else None
 
 
 def _cpu_ms(table: Table, cell: str) -> float | None:
     row = table.get(cell)
-    return row.cpu_us_call / 1e3 if row else None
+    return median(row.cpu_us_call) / 1e3 if row else None
 
 
 def _added_transit(table: Table) -> float | None:
     ours, direct = table.get("paced stream x 32"), table.get("paced stream x 32", DIRECT)
     if not ours or not direct:
         return None
-    return (ours.transit_p50_ms or 0) - (direct.transit_p50_ms or 0)
+    return _difference(ours.transit_p50_ms, direct.transit_p50_ms)
+
+
+def _difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return median(one - other for one, other in zip(ours, theirs, strict=True))
 
 
 def notes(table: Table) -> list[str]:
@@ -128,9 +139,10 @@ def notes(table: Table) -> list[str]:
     found = []
     ours, bare, direct = (table.get("2 KB x 1", system) for system in (GYRE, PASS, DIRECT))
     if bare and direct:
-        found.append(f"latency added at 2 KB x 1, p50: pass-through {bare.p50_ms - direct.p50_ms:.2f} ms")
+        added = _difference(bare.p50_ms, direct.p50_ms)
+        found.append(f"latency added at 2 KB x 1, p50: pass-through {added:.2f} ms")
     if ours and direct:
-        found[-1] += f", gyre {ours.p50_ms - direct.p50_ms:.2f} ms"
+        found[-1] += f", gyre {_difference(ours.p50_ms, direct.p50_ms):.2f} ms"
     if growth := _growth(table, PASS):
         found.append(f"growth of the pass-through's own CPU per call from 32 to 256 open: {growth:.2f}x")
     return found
@@ -138,22 +150,7 @@ def notes(table: Table) -> list[str]:
 
 def show(rows: Sequence[Figures], bars: Sequence[Bar], remarks: Sequence[str]) -> str:
     table = Table(rows)
-    lines = [machine(), "", _row("cell", "system", "CPU us/call", "ratio", "us/event", "first byte ms")]
-    lines[-1] += f"{'p50 ms':>9}{'calls/s':>9}{'engine us':>10}{'spread':>8}"
-    for row in rows:
-        ratio = table.ratio(row.cell, "cpu_us_call") if row.system == GYRE else None
-        event = f"{row.cpu_us_event:.1f}" if row.cpu_us_event else ""
-        lines.append(
-            _row(
-                row.cell,
-                row.system,
-                f"{row.cpu_us_call:.0f}",
-                f"{ratio:.2f}" if ratio else "",
-                event,
-                f"{row.first_byte_p50_ms:.2f}",
-            )
-            + f"{row.p50_ms:>9.2f}{row.calls_per_s:>9.0f}{row.upstream_cpu_us_call:>10.0f}{row.spread:>8.2f}"
-        )
+    lines = [machine(), "", _HEAD, *(_line(table, row) for row in rows)]
     lines += ["", f"{'bar':<54}{'measured':>10}{'limit':>8}  unit"]
     for bar in bars:
         verdict = "met" if bar.met else "MISSED"
@@ -161,13 +158,21 @@ def show(rows: Sequence[Figures], bars: Sequence[Bar], remarks: Sequence[str]) -
     return "\n".join([*lines, "", *remarks])
 
 
-def _row(*cells: str) -> str:
-    widths = (24, 13, 12, 7, 10, 14)
-    first, second, *rest = (
-        f"{cell:<{width}}" if column < 2 else f"{cell:>{width}}"
-        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+_HEAD = (
+    f"{'cell':<20}{'system':<13}{'CPU us/call':>12}{'ratio':>7}{'us/event':>10}{'first byte ms':>15}"
+    f"{'p50 ms':>9}{'calls/s':>9}{'engine us':>11}{'spread':>8}"
+)
+
+
+def _line(table: Table, row: Figures) -> str:
+    ratio = table.ratio(row.cell, "cpu_us_call") if row.system == GYRE else None
+    return (
+        f"{row.cell:<20}{row.system:<13}{median(row.cpu_us_call):>12.0f}"
+        f"{f'{ratio:.2f}' if ratio else '':>7}"
+        f"{f'{median(row.cpu_us_event):.1f}' if row.cpu_us_event else '':>10}"
+        f"{median(row.first_byte_p50_ms):>15.2f}{median(row.p50_ms):>9.2f}{median(row.calls_per_s):>9.0f}"
+        f"{median(row.upstream_cpu_us_call):>11.0f}{row.spread:>8.2f}"
     )
-    return "".join([first, second, *rest])
 
 
 def machine() -> str:

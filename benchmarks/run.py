@@ -1,14 +1,13 @@
 """Starts engine, proxies and agents, and prints what gyre costs against the bars.
 
 Engine and agents share one core, the system under test has another. gyre and the pass-through take
-turns in every round, so that both see the same machine; of each figure the lowest round counts.
+turns in every round, so that both see the same machine; see `benchmarks.report` for what counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import signal
 import subprocess
 import sys
@@ -25,6 +24,8 @@ from benchmarks.cells import CELLS, LOG, MEMORY, Cell, quick, quick_log
 from benchmarks.client import Result
 from benchmarks.processes import LOAD_CORE, ROOT, SYSTEM_CORE, Server, module, peak_memory, pin
 from benchmarks.report import DIRECT, GYRE, MB, PASS, Bar, Figures
+
+COMMAND = ("-m", "gyre.cli.main")
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Bench:
     def gyre(self, logs: Path, *, profile: Path | None = None) -> Server:
         under = ["-m", "cProfile", "-o", str(profile)] if profile else []
         options = ["--upstream", self.upstream.url, "--profile", "vllm", "--logs", str(logs), "--port", "0"]
-        command = [sys.executable, *under, "-m", "gyre.cli.main", "proxy", *options, "--json"]
+        command = [sys.executable, *under, *COMMAND, "proxy", *options, "--json"]
         # A profile is written on KeyboardInterrupt, not on a signal that ends the process.
         return Server(command, SYSTEM_CORE, signal.SIGINT if profile else signal.SIGTERM)
 
@@ -84,15 +85,15 @@ class Bench:
                         results.setdefault((cell.name, system), []).append(result)
                         self.answered += result.answered if system == GYRE else 0
         self.rows = [report.figures(*key, rounds) for key, rounds in results.items() if rounds[0].calls]
-        if self.recording:
+        if ours:
+            self.remarks.append(
+                f"stopping, with the sealing of what was open, took {ours.stop_cpu_s:.1f} s CPU, "
+                f"{ours.stop_cpu_s / max(1, self.answered) * 1e6:.0f} us per call of all cells"
+            )
             self.count_rows(logs)
 
     def count_rows(self, logs: Path) -> None:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         seal(logs)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-        self.remarks.append(f"sealing what was open at the end took {spent:.1f} s CPU")
         share = exact_rows(logs) / max(1, self.answered)
         self.bars.append(Bar(name="calls recorded / answered", value=share, limit=1, unit="", exact=True))
 
@@ -124,7 +125,7 @@ class Bench:
 
 
 def seal(logs: Path) -> None:
-    command = [sys.executable, "-m", "gyre.cli.main", "log", "seal", str(logs)]
+    command = [sys.executable, *COMMAND, "log", "seal", str(logs)]
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
@@ -149,7 +150,7 @@ def profile(bench: Bench, calls: int) -> None:
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     options.add_argument("--quick", action="store_true", help="one round of few calls, under a minute")
-    options.add_argument("--rounds", type=int, help="default 3, with --quick 1")
+    options.add_argument("--rounds", type=int, help="default 5, with --quick 1")
     options.add_argument("--only", default="", help="only cells whose name contains this")
     options.add_argument("--bare", action="store_true", help="the pass-through alone, without gyre")
     options.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
@@ -173,7 +174,7 @@ def run(bench: Bench, chosen: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: every call was answered and every bar was met."""
     chosen = read_options(arguments)
-    rounds = chosen.rounds or (1 if chosen.quick else 3)
+    rounds = chosen.rounds or (1 if chosen.quick else 5)
     with (
         tempfile.TemporaryDirectory(prefix="gyre-bench-") as scratch,
         Server(module("benchmarks.upstream"), LOAD_CORE) as upstream,
