@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,10 @@ def check(path: str | Path, *, answered: str | Path | None = None, engine: str |
     report = Report()
     report.counts.update({"calls": 0, "executions": 0, "prompts": 0, "bodies": 0, "interrupted": 0})
     report.counts["open"] = log.open
-    remote = EngineCheck(engine) if engine else None
-    for group in groups_of(log, columns=_COLUMNS):
-        report.findings += _check_group(group, report.counts, remote)
-        report.findings += group.problems
+    with EngineCheck(engine) if engine else nullcontext() as remote:
+        for group in groups_of(log, columns=_COLUMNS):
+            report.findings += _check_group(group, report.counts, remote)
+            report.findings += group.problems
     report.findings += _check_pages(log)
     report.findings += _check_messages(log, report.counts)
     report.findings += _check_twins(log)

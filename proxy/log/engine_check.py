@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import orjson
@@ -26,14 +26,23 @@ _TEMPLATE_FIELDS = (
     *("messages", "tools", "tool_choice", "chat_template_kwargs", "response_format"),
     *("add_generation_prompt", "continue_final_message"),
 )
+_TIMEOUT_S = 60.0
 Row = dict[str, Any]
 Body = dict[str, Any]
 
 
 class EngineCheck:
-    def __init__(self, url: str, *, transport: httpx.BaseTransport | None = None) -> None:
+    """One engine; use it as a context, since it holds a connection."""
+
+    def __init__(self, url: str) -> None:
         self._url = url.rstrip("/").removesuffix("/v1")
-        self._client = httpx.Client(base_url=self._url, timeout=60, transport=transport)
+        self._client = httpx.Client(base_url=self._url, timeout=_TIMEOUT_S, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
 
     def row(self, log: Log, row: Row, key: RowKey, counts: Counter[str]) -> Iterator[Finding]:
         """Compare one row of a successful generation; others have nothing to compare.
