@@ -21,8 +21,8 @@ from gyre.proxy.capture.plain import Unreadable, capture_plain
 from gyre.proxy.capture.profiles import Engine, Hidden
 from gyre.proxy.capture.stream import DONE, StreamCapture
 from gyre.proxy.log.attempt import Attempt
-from gyre.proxy.replies import error_body, overflow_in_openai_form
 from gyre.proxy.replay import Stored
+from gyre.proxy.replies import error_body, overflow_in_openai_form
 from gyre.proxy.sse import EventSplitter, EventTooLarge, event_of
 
 if TYPE_CHECKING:
@@ -198,7 +198,9 @@ async def _finish(ex: Exchange, attempt: Attempt, captured: Captured) -> None:
 
 
 async def _stream(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, hide: Hidden) -> None:
-    capture = StreamCapture(Engine(attempt.engine or "text"), hide, ex.call.wire == Wire.CHAT)
+    capture = StreamCapture(
+        Engine(attempt.engine or "text"), hide, ex.call.wire == Wire.CHAT, ex.ask.n if ex.ask else 1
+    )
     splitter = EventSplitter(ex.limits.event)
     try:
         problem = await _relay_events(ex, attempt, response, capture, splitter)

@@ -95,3 +95,12 @@ def data_of(event: bytes) -> bytes | None:
 
 def event_of(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
+
+
+def with_data(event: bytes, data: bytes) -> bytes:
+    """The event with other data; its name and id stay."""
+    if event.startswith(b"data: {") and event.find(b"\n") == len(event) - 2:
+        return event_of(data)
+    others = [line + b"\n" for line in event.splitlines() if line and not line.startswith(b"data:")]
+    lines = [b"data: " + line + b"\n" for line in data.splitlines()]
+    return b"".join([*others, *lines, b"\n"])

@@ -41,7 +41,7 @@ def capture_plain(engine: Engine, hidden: Hidden, body: bytes) -> tuple[Captured
     small, prompt = _lift_prompt(body, hidden)
     try:
         reply, top = decode_reply(small), _decode_top(small)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Unreadable(str(error)) from error
     if reply.choices is None:
         raise Unreadable("no `choices` in it")
@@ -156,7 +156,10 @@ def logprob_ids(logprobs: Logprobs | None) -> list[int] | None:
 def _output_ids(engine: Engine, choice: Choice, reply: Reply, logprobs: Logprobs | None) -> list[int] | None:
     for raw in (choice.token_ids, choice.response_token_ids):
         if not is_null(raw):
-            return decode_ids(raw)
+            try:
+                return decode_ids(raw)
+            except msgspec.DecodeError:
+                return None
     if choice.meta_info and choice.meta_info.output_token_logprobs:
         return [entry[1] for entry in choice.meta_info.output_token_logprobs]
     if engine == Engine.LLAMACPP:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -12,16 +12,18 @@ Ids = npt.NDArray[np.int32]
 Raw = msgspec.Raw
 ABSENT = Raw(b"")
 """msgspec has no optional `Raw`; a missing field is this one."""
+Id = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
+Index = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
 class MetaInfo(msgspec.Struct):
-    output_token_logprobs: list[tuple[float | None, int, Any]] | None = None
+    output_token_logprobs: list[tuple[float | None, Id, Any]] | None = None
 
 
 class Choice(msgspec.Struct):
     """A choice of a plain answer (`message`, `text`) or of a stream's chunk (`delta`, `text`)."""
 
-    index: int = 0
+    index: Index = 0
     message: Raw = ABSENT
     delta: dict[str, Any] | None = None
     text: str | None = None
@@ -35,7 +37,7 @@ class Choice(msgspec.Struct):
 
 class Sglext(msgspec.Struct):
     input_ids: Raw = ABSENT
-    output_ids: list[list[int]] | None = None
+    output_ids: list[list[Id]] | None = None
 
 
 class Settings(msgspec.Struct):
@@ -53,7 +55,7 @@ class Settings(msgspec.Struct):
 
 class Verbose(msgspec.Struct):
     prompt: str | None = None
-    tokens: list[int] | None = None
+    tokens: list[Id] | None = None
     generation_settings: Settings | None = None
 
 
@@ -80,7 +82,7 @@ class Reply(msgspec.Struct):
 
 class TokenLogprob(msgspec.Struct):
     logprob: float | None = None
-    id: int | None = None
+    id: Id | None = None
 
 
 class Logprobs(msgspec.Struct):
@@ -92,7 +94,7 @@ class Logprobs(msgspec.Struct):
 
 decode_reply = msgspec.json.Decoder(Reply).decode
 decode_logprobs = msgspec.json.Decoder(Logprobs).decode
-decode_ids = msgspec.json.Decoder(list[int]).decode
+decode_ids = msgspec.json.Decoder(list[Id]).decode
 
 
 def is_null(raw: Raw) -> bool:

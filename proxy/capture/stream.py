@@ -19,7 +19,7 @@ from gyre.proxy.capture.plain import (
 from gyre.proxy.capture.profiles import Engine, Hidden
 from gyre.proxy.capture.reply import Choice, Raw, Reply, decode_ids, decode_reply, is_null
 from gyre.proxy.capture.splice import Object, without
-from gyre.proxy.sse import data_of, event_of
+from gyre.proxy.sse import data_of, with_data
 from gyre.proxy.wires.chat import MessageBuilder
 from gyre.proxy.wires.completions import TextBuilder
 
@@ -67,10 +67,11 @@ def _ids(raw: Raw) -> list[int] | None:
 class StreamCapture:
     """Feed it events; `forward` gives the client's bytes, `finish` what was captured."""
 
-    def __init__(self, engine: Engine, hidden: Hidden, chat: bool) -> None:
+    def __init__(self, engine: Engine, hidden: Hidden, chat: bool, n: int = 1) -> None:
         self._engine = engine
         self._hidden = hidden
         self._chat = chat
+        self._n = n
         self._choices: dict[int, _ChoiceStream] = {}
         self._captured = Captured()
         self.done = False
@@ -88,7 +89,7 @@ class StreamCapture:
             return b""
         try:
             reply = decode_reply(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             self._captured.flag("event_unreadable")
             return event
         first = self._captured.meta is None
@@ -112,7 +113,8 @@ class StreamCapture:
     @property
     def finished(self) -> bool:
         """Every choice said why it ended (an engine may close without `[DONE]`)."""
-        return bool(self._choices) and all(c.out.finish_reason for c in self._choices.values())
+        ended = [choice for choice in self._choices.values() if choice.out.finish_reason]
+        return len(ended) == max(len(self._choices), self._n)
 
     def _read(self, reply: Reply) -> None:
         if not is_null(reply.usage):
@@ -123,7 +125,10 @@ class StreamCapture:
             stream = self._choices.get(choice.index)
             if stream is None:
                 stream = self._choices[choice.index] = _ChoiceStream(choice.index, self._chat)
-            stream.add(self._engine, choice)
+            try:
+                stream.add(self._engine, choice)
+            except msgspec.DecodeError:
+                self._captured.flag("event_unreadable")
         if self._captured.prompt_ids is None or reply.sglext or reply.verbose:
             read_common(self._captured, reply)
         if reply.sglext and reply.sglext.output_ids:
@@ -141,7 +146,7 @@ class StreamCapture:
         if not reply.choices and self._only_for_us(reply):
             return b""
         shown = _cut(data, reply, self._hidden)
-        return event_of(shown) if shown is not data else event
+        return with_data(event, shown) if shown is not data else event
 
     def _only_for_us(self, reply: Reply) -> bool:
         """A chunk without choices that is there because the proxy asked for it."""
@@ -170,7 +175,9 @@ def _cut(data: bytes, reply: Reply, hidden: Hidden) -> bytes:
     if out and not (reply.verbose and "__verbose" in hidden.top):
         return out
     top = _decode_top(data)
-    return without({**top, "choices": shown_choices(top["choices"], hidden)}, hidden.top)
+    if "choices" in top:
+        top = {**top, "choices": msgspec.Raw(shown_choices(top["choices"], hidden))}
+    return without(top, hidden.top)
 
 
 def _replaced(data: bytes, pair: bytes, instead: bytes) -> bytes:

@@ -17,7 +17,6 @@ from gyre.proxy.log.attempt import Attempt, Call
 from gyre.proxy.log.delta import DeltaIndex, Match, RowKey
 from gyre.proxy.log.parts import KnownMessages, Parts, take_apart
 
-
 _KEPT = 1 << 16
 """Of bodies that are not taken apart, so much is kept."""
 
@@ -200,7 +199,10 @@ def effective_sampling(call: Call, captured: Captured, defaults: Sampling) -> Sa
 
 
 def _counts(usage: bytes | None) -> Usage:
-    fields = msgspec.json.decode(usage) if usage else None
+    try:
+        fields = msgspec.json.decode(usage or b"null")
+    except msgspec.DecodeError:
+        return Usage()
     if not isinstance(fields, dict):
         return Usage()
     return Usage(fields.get("prompt_tokens"), fields.get("completion_tokens"))

@@ -72,8 +72,11 @@ def response_of(row: CallRecord) -> Json:
 def events_of(answer: httpx.Response | bytes) -> list[Json]:
     """The JSON of each event of a stream; `[DONE]` is left out."""
     text = (answer if isinstance(answer, bytes) else answer.content).decode()
-    lines = [line[6:] for line in text.split("\n") if line.startswith("data: ")]
-    return [json.loads(line) for line in lines if line != "[DONE]"]
+    blocks = [
+        [line for line in block.split("\n") if line.startswith("data: ")] for block in text.split("\n\n")
+    ]
+    data = ["\n".join(line[6:] for line in lines) for lines in blocks]
+    return [json.loads(text) for text in data if text not in ("", "[DONE]")]
 
 
 def content_of(answer: httpx.Response | bytes) -> str:
