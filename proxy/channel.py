@@ -37,6 +37,10 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     log_level: int
 
 
+class Serve(msgspec.Struct, frozen=True, tag=True):
+    """To a worker: accept calls. What was said before is carried out by then."""
+
+
 class Apply(msgspec.Struct, frozen=True, tag=True):
     """To a worker: carry this out."""
 
@@ -88,7 +92,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     hint: str = ""
 
 
-Message = Start | Apply | Poll | Seal | Report | Submit | Ask | SealAll | Done | Sealed | Failed
+Message = Start | Serve | Apply | Poll | Seal | Report | Submit | Ask | SealAll | Done | Sealed | Failed
 Handler = Callable[[Message], Awaitable[Message]]
 
 
@@ -118,13 +122,13 @@ class Channel:
     def ask(self, message: Message) -> asyncio.Future[Message]:
         """Send a request at once; the future is its answer, or a ConnectionError at the other's end."""
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        if self._closed:
-            answer.set_exception(_gone())
-            return answer
         number = next(self._ids)
         self._waiting[number] = answer
-        answer.add_done_callback(lambda _: self._waiting.pop(number, None))
-        self._send(_Envelope(number, False, message))
+        answer.add_done_callback(lambda _: self._forget(number))
+        if self._closed:
+            answer.set_exception(_gone())
+        else:
+            self._send(_Envelope(number, False, message))
         return answer
 
     def tell(self, message: Message) -> None:
@@ -152,6 +156,12 @@ class Channel:
         """Wait until what was sent is with the operating system, if the other still reads."""
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
+
+    def _forget(self, number: int) -> None:
+        answer = self._waiting.pop(number)
+        if not answer.cancelled():
+            # Looked at, so that asyncio does not complain of answers that nobody waited for.
+            answer.exception()
 
     def _take(self, envelope: _Envelope) -> None:
         if not envelope.answer:

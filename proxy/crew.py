@@ -19,6 +19,7 @@ from gyre.proxy.channel import (
     Ask,
     Channel,
     Done,
+    Failed,
     Message,
     Poll,
     Report,
@@ -26,11 +27,12 @@ from gyre.proxy.channel import (
     SealAll,
     Sealed,
     SealReport,
+    Serve,
     Start,
     Submit,
 )
 from gyre.proxy.commands import Command
-from gyre.proxy.errors import UpstreamError
+from gyre.proxy.errors import GyreError, UpstreamError
 from gyre.proxy.executions import MOST
 from gyre.proxy.logs import LogFormat
 from gyre.proxy.settings import ProxySettings
@@ -48,11 +50,27 @@ class Hand:
     """One worker."""
 
     channel: Channel
-    started: asyncio.Future[Message] = field(init=False)
-    """`Done` when it accepts calls."""
+    built: asyncio.Future[Message] = field(init=False)
+    """Answered when the process is up and has caught up with the others."""
+    serves: bool = False
+    """Before that nobody need wait for it: it accepts no call until it has carried out all it was told."""
     status: Status = field(default_factory=Status)
     executions: dict[str, ExecutionStatus] = field(default_factory=dict)
     """As far as they were reported; the one that changed last stands last."""
+
+    async def serve(self) -> None:
+        """Wait until it accepts calls.
+
+        Raises:
+            GyreError: it says that it cannot, and why.
+            ConnectionError: the process died.
+        """
+        answer = await self.built
+        if not isinstance(answer, Failed):
+            self.serves = True
+            answer = await self.channel.ask(Serve())
+        if isinstance(answer, Failed):
+            raise GyreError(answer.message, answer.hint)
 
     def take(self, report: Report) -> None:
         self.status = replace(report.status, executions={})
@@ -80,7 +98,7 @@ class Crew:
         hand = Hand(Channel(reader, writer, lambda message: self._handle(hand, message)))
         self.hands.append(hand)
         replay = self._shared.replay()
-        hand.started = hand.channel.ask(Start(self._settings, replay, self._log_format, self._log_level))
+        hand.built = hand.channel.ask(Start(self._settings, replay, self._log_format, self._log_level))
         return hand
 
     def leave(self, hand: Hand) -> None:
@@ -100,15 +118,15 @@ class Crew:
             UpstreamError: a worker does not react.
         """
         self._shared.apply(command)
-        answers = [hand.channel.ask(Apply(command)) for hand in self.hands]
-        late = await _all_within(_APPLY_S, answers)
+        answers = [(hand.serves, hand.channel.ask(Apply(command))) for hand in self.hands]
+        late = await _all_within(_APPLY_S, [answer for serves, answer in answers if serves])
         if late:
             raise UpstreamError(f"{late} of {len(answers)} workers do not react")
 
     async def status(self, query: ExecutionQuery) -> Status:
         """All workers as one, with the executions that are asked for."""
         hands = list(self.hands)
-        await _all_within(_POLL_S, [hand.channel.ask(Poll()) for hand in hands])
+        await _all_within(_POLL_S, [hand.channel.ask(Poll()) for hand in hands if hand.serves])
         backends = self._shared.router.backends
         gone = replace(
             self._gone,
@@ -123,7 +141,7 @@ class Crew:
     async def seal(self) -> list[SealReport]:
         """Rotate and seal in one worker after the other, since only one can seal at a time."""
         reports: list[SealReport] = []
-        for hand in list(self.hands):
+        for hand in [hand for hand in self.hands if hand.serves]:
             with contextlib.suppress(ConnectionError):
                 # A worker that dies now leaves a journal that the next seal takes in.
                 answer = await hand.channel.ask(Seal())

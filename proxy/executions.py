@@ -1,14 +1,47 @@
-"""What the proxy knows of each execution while it runs. Values only."""
+"""What the proxy knows of each execution while it runs. Values only.
+
+`ends` and `begun` only ever grow, so workers that saw different calls of one execution agree by
+taking the larger of each.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
+from gyre.proxy.commands import Command, EndExecution, PutExecution, StartExecution
 from gyre.proxy.settings import Pin
 
-_MOST = 100_000
+MOST = 100_000
+
+
+class ExecutionEvent(StrEnum):
+    """What the control API can say of an execution; a name that is put writes an event too."""
+
+    STARTED = "started"
+    """The first time a name is put, or a new attempt of it begins."""
+    UPDATED = "updated"
+    ENDED = "ended"
+    TIMED_OUT = "timed_out"
+    SCORED = "scored"
+
+
+class ExecutionOutcome(StrEnum):
+    """How an execution ended."""
+
+    OPEN = "open"
+    COMPLETED = "completed"
+    TIMED_OUT = "timed_out"
+    """The harness hit its own limit; what it left is scored."""
+    FAILED = "failed"
+    NO_ARTIFACT = "no_artifact"
+    """It left nothing to score: a score of 0."""
+    RUN_TIMEOUT = "run_timeout"
+    """The run ended before it did: never trained."""
+    SCORER_FAILED = "scorer_failed"
 
 
 @dataclass(slots=True)
@@ -16,56 +49,115 @@ class ExecutionState:
     """One execution as a worker sees it."""
 
     name: str
+    put: bool = False
+    """Whether the control API has named it, and so a `started` event is in the log."""
     task: str | None = None
     group: str | None = None
     evaluation: bool | None = None
     pin: Pin | None = None
     """Sampling forced on its calls; None leaves the proxy's own setting."""
     ends: int = 0
-    """How often it ended; a call after an end belongs to the next attempt."""
-    over: bool = False
+    """How often it ended; a call after an end belongs to the next attempt, of this number."""
+    begun: int = 0
+    """How many attempts of it have had a call here or were said to have started."""
     calls: int = 0
     open: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     first_ns: int = field(default_factory=time.time_ns)
     last_ns: int = field(default_factory=time.time_ns)
+    turn: int = 0
+    """When it was touched last, counted in touches of any execution: clocks can jump back."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it ended and nothing of a next attempt has been seen."""
+        return over(self.ends, self.begun)
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that runs, or the one that ended last."""
+        return self.ends - self.over
+
+
+def over(ends: int, begun: int) -> bool:
+    return begun <= ends > 0
+
+
+def placed(name: str, ends: int, begun: int, event: str) -> tuple[int, Command | None]:
+    """The attempt that `event` belongs to, and what all workers must learn of it.
+
+    `ends` and `begun` are those of all workers together. What is said after the end belongs to the
+    attempt that just ended, until a call or `started` opens the next one.
+    """
+    ended = over(ends, begun)
+    if event == ExecutionEvent.STARTED:
+        return ends, StartExecution(name, max(begun, ends + 1))
+    if event in (ExecutionEvent.ENDED, ExecutionEvent.TIMED_OUT) and not ended:
+        return ends, EndExecution(name, ends + 1)
+    return ends - ended, None
 
 
 class Executions:
     """All executions seen since the start; the longest idle are forgotten beyond 100,000."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
         self.known: OrderedDict[str, ExecutionState] = OrderedDict()
+        """The one touched last stands last."""
+        self.turn = 0
+        self._most = most
 
     def get(self, name: str) -> ExecutionState:
+        """The execution of that name, which is made when it is new."""
         state = self.known.get(name)
         if state is None:
             state = self.known[name] = ExecutionState(name)
-            if len(self.known) > _MOST:
+            self.touch(state)
+            if len(self.known) > self._most:
                 self.known.popitem(last=False)
         return state
+
+    def apply(self, command: PutExecution | StartExecution | EndExecution) -> None:
+        state = self.get(command.name)
+        match command:
+            case StartExecution(begun=begun):
+                state.begun = max(state.begun, begun)
+            case EndExecution(ends=ends):
+                state.ends = max(state.ends, ends)
+            case PutExecution():
+                state.put = True
+                state.task = state.task if command.task is None else command.task
+                state.group = state.group if command.group is None else command.group
+                state.evaluation = state.evaluation if command.evaluation is None else command.evaluation
+                state.pin = state.pin if command.pin is None else command.pin
+        self.touch(state)
 
     def begin_call(self, name: str) -> ExecutionState:
         """A call arrives. After an end it opens the name's next attempt."""
         state = self.get(name)
-        state.over = False
+        state.begun = max(state.begun, state.ends + 1)
         state.calls += 1
         state.open += 1
-        state.last_ns = time.time_ns()
+        self.touch(state)
         return state
 
     def end_call(self, state: ExecutionState, attempt: int) -> bool:
         """The call is over; True when its execution had ended meanwhile (`late`)."""
         state.open -= 1
-        state.last_ns = time.time_ns()
+        self.touch(state)
         return state.ends > attempt
 
-    def end(self, name: str) -> int:
-        """The execution ended; returns which attempt of the name that was."""
-        state = self.get(name)
-        attempt = state.ends
-        if not state.over:
-            state.ends += 1
-            state.over = True
-        return min(attempt, state.ends - 1)
+    def touch(self, state: ExecutionState) -> None:
+        """Something changed; keeps the order that `recent` and forgetting rely on."""
+        state.last_ns = time.time_ns()
+        self.turn += 1
+        state.turn = self.turn
+        if state.name in self.known:
+            self.known.move_to_end(state.name)
+
+    def recent(self, after: int = 0) -> Iterator[ExecutionState]:
+        """Those touched after that turn, the latest first."""
+        for state in reversed(self.known.values()):
+            if state.turn <= after:
+                return
+            yield state

@@ -14,7 +14,7 @@ import socket
 import sys
 
 from gyre.proxy import logs
-from gyre.proxy.channel import Apply, Channel, Done, Message, Poll, Report, Seal, Sealed, Start
+from gyre.proxy.channel import Apply, Channel, Done, Message, Poll, Report, Seal, Sealed, Serve, Start
 from gyre.proxy.errors import LogError
 from gyre.proxy.plane import SupervisedPlane
 from gyre.proxy.server import run, serve
@@ -62,7 +62,9 @@ class Member:
     async def handle(self, message: Message) -> Message:
         match message:
             case Start():
-                await self._start(message)
+                self._start(message)
+            case Serve():
+                await self._serve()
             case Apply(command):
                 self._worker.apply(command)
             case Poll():
@@ -73,13 +75,15 @@ class Member:
                 raise TypeError(f"a worker knows no `{type(message).__name__}`")
         return Done()
 
-    async def _start(self, start: Start) -> None:
-        """Returns when it accepts. Whatever is said after `Start` finds the worker caught up."""
+    def _start(self, start: Start) -> None:
         logs.install(start.log_format, start.log_level)
         self.shutdown_s = start.settings.shutdown_s
         self._worker = Worker(start.settings)
         for command in start.replay:
             self._worker.apply(command)
+
+    async def _serve(self) -> None:
+        """Returns when it accepts."""
         accepting = asyncio.Event()
         plane = SupervisedPlane(self.channel)
         serving = asyncio.create_task(serve(self._worker, plane, self._listener, self.stop, accepting.set))

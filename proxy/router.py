@@ -16,6 +16,7 @@ import xxhash
 
 from gyre.proxy.calls import Sampling
 from gyre.proxy.capture.profiles import Engine
+from gyre.proxy.commands import DrainBackend, RemoveBackend, SetVersion
 from gyre.proxy.settings import Backend
 
 _SLACK = 1.25
@@ -68,6 +69,20 @@ class Router:
     def remove(self, name: str) -> None:
         """Forget a backend; calls that are open on it go on."""
         del self.backends[name]
+
+    def apply(self, command: DrainBackend | RemoveBackend | SetVersion) -> None:
+        """Carry out a command; a name that is not known changes nothing."""
+        match command:
+            case DrainBackend(name, draining) if name in self.backends:
+                self.backends[name].draining = draining
+            case RemoveBackend(name) if name in self.backends:
+                self.remove(name)
+            case SetVersion(name, version):
+                for backend in self.backends.values():
+                    if name in (None, backend.name):
+                        backend.version = version
+            case _:
+                pass
 
     def pick(self, execution: str, exclude: Collection[str] = ()) -> BackendState | None:
         """The backend for the next attempt of `execution`; None when no ready one is left."""

@@ -10,7 +10,7 @@ import difflib
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,6 +21,9 @@ EngineName = Literal["auto", "vllm", "sglang", "llamacpp", "gyre", "text"]
 Durability = Literal["interval", "always", "off"]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MiB = 1 << 20
+
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Bytes = Annotated[int, msgspec.Meta(gt=0)]
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,37 +48,37 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds; which one fired is recorded."""
 
-    connect: float = 10.0
-    first_byte: float = 1800.0
-    idle: float = 600.0
+    connect: Seconds = 10.0
+    first_byte: Seconds = 1800.0
+    idle: Seconds = 600.0
     """Silence between two reads of a started answer."""
-    total: float = 7200.0
+    total: Seconds = 7200.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may be held in memory, in bytes unless said otherwise."""
 
-    body: int = 256 * MiB
+    body: Bytes = 256 * MiB
     """One request body, after decompression; more is answered 413."""
-    answer: int = 512 * MiB
+    answer: Bytes = 512 * MiB
     """One plain answer; a longer one passes through and is flagged."""
-    event: int = 64 * MiB
+    event: Bytes = 64 * MiB
     """One streamed event; a longer one passes through and is flagged."""
-    memory: int = 2048 * MiB
+    memory: Bytes = 2048 * MiB
     """All bodies and held answers together, per worker; beyond it new calls wait."""
-    hold_s: float = 45.0
+    hold_s: Annotated[float, msgspec.Meta(ge=0)] = 45.0
     """How long a call waits for a backend before it is refused; agents tolerate 45 s of silence."""
-    hold_calls: int = 4096
+    hold_calls: Annotated[int, msgspec.Meta(ge=0)] = 4096
     """Calls that may wait at once, per worker."""
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     durability: Durability = "interval"
     """When a journal reaches the disk itself: `interval`, `always` (before each answer ends) or `off`."""
-    sync_s: float = 1.0
+    sync_s: Seconds = 1.0
     """The interval of `interval`."""
-    rotate_bytes: int = 64 * MiB
-    rotate_s: float = 600.0
+    rotate_bytes: Bytes = 64 * MiB
+    rotate_s: Seconds = 600.0
     """A journal segment is sealed into Parquet when it is this large or this old."""
 
 
@@ -97,9 +100,9 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     logs: str = ""
     """Log folder."""
     host: str = "127.0.0.1"
-    port: int = 8400
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8400
     """0 takes a free port."""
-    workers: int = 1
+    workers: Annotated[int, msgspec.Meta(ge=1)] = 1
     backends: list[Backend] = []
     timeouts: Timeouts = Timeouts()
     limits: Limits = Limits()
@@ -107,7 +110,7 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     pin: Pin = Pin()
     replay_retries: bool = False
     """Answer an SDK's marked retry of a call that was already answered with the stored answer."""
-    shutdown_s: float = 30.0
+    shutdown_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     """How long a graceful shutdown waits for open calls."""
     token_env: str = "GYRE_PROXY_TOKEN"
     """Environment variable with the token that every request must show; needed off loopback."""
@@ -122,13 +125,8 @@ def load_settings(path: Path | None, flags: dict[str, Any]) -> ProxySettings:
     raw = _read_toml(path) if path else {}
     for key, value in flags.items():
         if value is not None:
-            table, _, name = key.rpartition(".")
-            (raw.setdefault(table, {}) if table else raw)[name] = value
+            _lay(raw, key, value)
     return _checked(_convert(raw))
-
-
-def name_of(backend: Backend) -> str:
-    return backend.name or urlsplit(backend.url).netloc
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -140,12 +138,19 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"`{path}` is not TOML: {error}") from error
 
 
+def _lay(raw: dict[str, Any], key: str, value: Any) -> None:
+    table, _, name = key.rpartition(".")
+    holder = raw.setdefault(table, {}) if table else raw
+    if isinstance(holder, dict):  # what else stands there is refused with all of its kind
+        holder[name] = value
+
+
 def _convert(raw: dict[str, Any]) -> ProxySettings:
     _refuse_unknown(raw, ProxySettings, "")
     try:
         return msgspec.convert(raw, ProxySettings)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"configuration: {error}") from error
+        raise ConfigError(f"configuration: {str(error).replace('`$.', '`')}") from error
 
 
 _TABLES: dict[str, type[msgspec.Struct]] = {
@@ -175,22 +180,33 @@ def _checked(settings: ProxySettings) -> ProxySettings:
         raise ConfigError("no log folder given", "pass `--logs DIR`")
     if not settings.backends:
         raise ConfigError("no engine given", "pass `--upstream URL`, as often as there are engines")
-    for backend in settings.backends:
-        if urlsplit(backend.url).scheme not in ("http", "https"):
-            raise ConfigError(f"`{backend.url}` is not an http URL", "for example `http://127.0.0.1:8000`")
-    if settings.workers < 1:
-        raise ConfigError("`workers` must be at least 1")
     if settings.host not in LOOPBACK and not os.environ.get(settings.token_env):
         raise ConfigError(
             f"`{settings.host}` is reachable from other machines and no token is set",
             f"set the environment variable `{settings.token_env}`, or bind 127.0.0.1",
         )
-    named = [b if b.name else msgspec.structs.replace(b, name=name_of(b)) for b in settings.backends]
-    if len({b.name for b in named}) < len(named):
+    backends = [checked_backend(backend) for backend in settings.backends]
+    if len({b.name for b in backends}) < len(backends):
         raise ConfigError("two backends have the same name", "give each a `name`")
-    return msgspec.structs.replace(settings, backends=[_plain_url(b) for b in named])
+    return msgspec.structs.replace(settings, backends=backends)
 
 
-def _plain_url(backend: Backend) -> Backend:
-    url = backend.url.rstrip("/").removesuffix("/v1")
-    return msgspec.structs.replace(backend, url=url)
+def checked_backend(backend: Backend) -> Backend:
+    """`backend` with a name and a base URL in its plain form.
+
+    Raises:
+        ConfigError: a URL that cannot be used, or that holds a secret.
+    """
+    try:
+        url = urlsplit(backend.url)
+        usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        usable = False
+    if usable and "@" in url.netloc:
+        # The URL is shown in metrics, rows and logs.
+        raise ConfigError(f"the URL of `{url.hostname}` holds a password", "name its variable in `key_env`")
+    if not usable or url.query or url.fragment:
+        shown = backend.url.partition("?")[0]
+        raise ConfigError(f"`{shown}` is not the base URL of an engine", "like http://127.0.0.1:8000")
+    plain = backend.url.rstrip("/").removesuffix("/v1")
+    return msgspec.structs.replace(backend, url=plain, name=backend.name or url.netloc)

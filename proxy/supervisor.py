@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gyre.proxy import address
-from gyre.proxy.channel import Failed
-from gyre.proxy.crew import Crew, Hand
+from gyre.proxy.crew import Crew
 from gyre.proxy.errors import GyreError
 from gyre.proxy.log.folder import Folder, create_folder
 from gyre.proxy.logs import LogFormat
@@ -104,38 +103,47 @@ class _Supervisor:
         failures = 0
         while not self._stopping.is_set():
             born = time.monotonic()
-            process, reason = await self._one_life(number, started)
+            end = await self._one_life(started)
             if self._stopping.is_set():
                 return
             if not started.done():
-                started.set_exception(reason or GyreError(f"worker {number} {_end_of(process)} at its start"))
+                started.set_exception(GyreError(f"worker {number} {end}", end.hint))
                 return
             failures = 0 if time.monotonic() - born > _PROVEN_S else failures + 1
-            delay = min(_FIRST_DELAY_S * 2**failures, _LONGEST_DELAY_S) if failures else 0.0
-            why = f"cannot start: {reason}" if reason else _end_of(process)
-            log.error("worker %d %s; starting another in %.1f s", number, why, delay)
+            delay = min(_FIRST_DELAY_S * 2 ** (failures - 1), _LONGEST_DELAY_S) if failures else 0.0
+            log.error("worker %d %s; starting another in %.1f s", number, end, delay)
             await self._sleep(delay)
 
-    async def _one_life(self, number: int, started: asyncio.Future[None]) -> tuple[Process, GyreError | None]:
-        """A worker process from its start to its end; an error when it said that it cannot start."""
+    async def _one_life(self, started: asyncio.Future[None]) -> GyreError:
+        """A worker process from its start to its end; returns how it ended."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        try:
             process = await self._spawn(theirs)
+        except OSError as error:
+            ours.close()
+            return GyreError(f"cannot be started: {error.strerror or error}")
+        finally:
+            theirs.close()
         self._processes.add(process)
+        if self._stopping.is_set():
+            process.terminate()
         hand = self._crew.join(*await asyncio.open_unix_connection(sock=ours))
         reading = asyncio.create_task(hand.channel.run())
+        refusal = None
         try:
-            reason = await _started(hand)
-            if reason:
-                hand.channel.close()
-            elif not started.done():
+            await hand.serve()
+            if not started.done():
                 started.set_result(None)
-            await process.wait()
-            await reading
-        finally:
-            self._crew.leave(hand)
-            self._processes.discard(process)
-        return process, reason
+        except ConnectionError:
+            pass  # it died; how, the process says
+        except GyreError as error:
+            refusal = GyreError(f"cannot start: {error.message}", error.hint)
+            hand.channel.close()
+        await process.wait()
+        await reading
+        self._crew.leave(hand)
+        self._processes.discard(process)
+        return refusal or _end_of(process)
 
     async def _spawn(self, theirs: socket.socket) -> Process:
         descriptors = (self._listener.fileno(), theirs.fileno())
@@ -179,17 +187,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _started(hand: Hand) -> GyreError | None:
-    """Wait until it accepts calls; why it does not, if it says so."""
-    try:
-        answer = await hand.started
-    except ConnectionError:
-        return None
-    return GyreError(answer.message, answer.hint) if isinstance(answer, Failed) else None
-
-
-def _end_of(process: Process) -> str:
+def _end_of(process: Process) -> GyreError:
     code = process.returncode or 0
-    if code < 0:
-        return f"(process {process.pid}) was ended by {signal.Signals(-code).name}"
-    return f"(process {process.pid}) ended with exit code {code}"
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return GyreError(f"(process {process.pid}) {how}")
