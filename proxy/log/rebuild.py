@@ -15,6 +15,9 @@ from gyre.proxy.log.widen import RowKey
 
 Bytes = bytes | memoryview
 
+_ALWAYS_KEPT = 4
+"""An execution has a few branches that grow in turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -51,7 +54,7 @@ class Rebuilder:
             return known
         part = self._need(key, key)
         whole = self.prefix(key, part.length)
-        self._remember(key, whole)
+        self.remember(key, whole)
         return whole
 
     def prefix(self, key: RowKey, limit: int) -> bytes:
@@ -78,19 +81,16 @@ class Rebuilder:
             current = part.parent
         return b"".join(reversed(pieces))
 
-    def forget(self, key: RowKey) -> None:
-        """The row may be stored differently from now on."""
-        self._cached -= len(self._cache.pop(key, b""))
-
     def _need(self, key: RowKey, wanted: RowKey) -> Part:
         part = self._part(key)
         if part is None:
             raise CorruptLogError(f"call `{wanted[0]}` cannot be rebuilt: `{key[0]}` is missing")
         return part
 
-    def _remember(self, key: RowKey, whole: bytes) -> None:
+    def remember(self, key: RowKey, whole: bytes) -> None:
+        """Keep a whole for rows to build upon; the newest few are kept however long they are."""
         self._cache[key] = whole
         self._cached += len(whole)
-        while self._cached > self._most and len(self._cache) > 1:
+        while self._cached > self._most and len(self._cache) > _ALWAYS_KEPT:
             _, oldest = self._cache.popitem(last=False)
             self._cached -= len(oldest)

@@ -29,7 +29,7 @@ _WHOLE_IDS = 256
 _NEW_IDS = 64
 """Fewer new ids than this cannot hide much that another worker has recorded."""
 _CACHE_BYTES = 4 << 20
-"""Per execution; the latest whole is kept however long it is."""
+"""Per execution; the latest few wholes are kept however long they are."""
 
 EARLIER = (
     *("execution_id", "order", "call_id", "attempt", "choice"),
@@ -69,49 +69,58 @@ class Prefixes:
         self._ends: dict[int, RowKey] = {}
         self._built = Rebuilder(self._parts.get, _CACHE_BYTES)
 
-    def __contains__(self, key: RowKey) -> bool:
-        return key in self._parts
-
-    def add(self, key: RowKey, part: Part) -> None:
-        """Raises CorruptLogError when the row builds on one that is not here."""
-        data = self.whole(part) + part.tail
+    def add(self, key: RowKey, part: Part, whole: bytes) -> None:
+        """Make a row findable; it stands for `whole` + its tail."""
         self._parts[key] = part
+        self._built.remember(key, whole)
         known = part.shared // self._block * self._block
-        hasher = xxhash.xxh3_64(data[:known])
-        for end in range(known + self._block, len(data) + 1, self._block):
-            hasher.update(data[end - self._block : end])
+        hasher = xxhash.xxh3_64(memoryview(whole)[:known])
+        new = b"".join([memoryview(whole)[known:], part.tail])
+        for end in range(self._block, len(new) + 1, self._block):
+            hasher.update(new[end - self._block : end])
             self._ends[hasher.intdigest()] = key
 
     def whole(self, part: Part) -> bytes:
-        return self.prefix(part.parent, part.shared) + part.suffix if part.parent else bytes(part.suffix)
-
-    def prefix(self, key: RowKey, length: int) -> bytes:
-        if key in self._parts:
-            self._built.whole(key)
-        return self._built.prefix(key, length)
+        """Raises CorruptLogError when the row builds on one that is not here."""
+        if part.parent is None:
+            return bytes(part.suffix)
+        return b"".join([*self._pieces(part.parent, 0, part.shared), part.suffix])
 
     def find(self, data: bytes, known: int) -> tuple[RowKey, int] | None:
         """The row with the longest common beginning, which is longer than `known`, and its length."""
-        start = known // self._block * self._block
-        hasher, best = xxhash.xxh3_64(data[:start]), None
-        for end in range(start + self._block, len(data) + 1, self._block):
+        at = known // self._block * self._block
+        hasher, best = xxhash.xxh3_64(memoryview(data)[:at]), None
+        for end in range(at + self._block, len(data) + 1, self._block):
             hasher.update(data[end - self._block : end])
             key = self._ends.get(hasher.intdigest())
             if key is None:
                 break
-            best = key
+            best, at = key, end
         if best is None:
             return None
-        length = self.common(best, data)
+        # The next block differs somewhere, or the row ends in it.
+        length = at + self.common(best, data, at, at + self._block)
         return (best, length) if length > known else None
 
-    def common(self, key: RowKey, data: bytes) -> int:
-        """How long a beginning `data` shares with a row's whole + tail."""
-        part = self._parts.get(key)
-        if part is None:
+    def common(self, key: RowKey, data: bytes, start: int, stop: int) -> int:
+        """How much of data[start:stop] a row's whole + tail has at the same place."""
+        if key not in self._parts:
             return 0
-        theirs = self.prefix(key, min(len(data), part.length + len(part.tail)))
-        return _common(theirs, data) // self._unit * self._unit
+        theirs = b"".join(self._pieces(key, start, stop))
+        return _common(theirs, data[start:stop]) // self._unit * self._unit
+
+    def digest(self, parent: RowKey, shared: int, suffix: Bytes) -> bytes:
+        """xxh3-128 of what a row with this parent would stand for."""
+        hasher = xxhash.xxh3_128()
+        for piece in (*self._pieces(parent, 0, shared), suffix):
+            hasher.update(piece)
+        return hasher.digest()
+
+    def _pieces(self, key: RowKey, start: int, stop: int) -> tuple[Bytes, Bytes]:
+        """(whole + tail)[start:stop] of a row, without copying what is long."""
+        whole = self._built.whole(key)
+        tail = self._parts[key].tail
+        return memoryview(whole)[start:stop], tail[max(0, start - len(whole)) : max(0, stop - len(whole))]
 
 
 @dataclass(slots=True)
@@ -151,11 +160,24 @@ class Reparenter:
         if name not in self._wanted:
             return False
         execution = self._executions.setdefault(name, _Execution())
-        moved = self._worth_it(record) and _move(record, execution)
-        ids = None if record.prompt_suffix is None else _prompt_part(record)
-        _add(execution, row_key(record), record.order, ids, _list_part(record))
+        moved = self._place(record, execution)
         if not self._left[name]:
             del self._executions[name]
+        return moved
+
+    def _place(self, record: CallRecord, execution: _Execution) -> bool:
+        key = row_key(record)
+        execution.orders[key] = record.order
+        try:
+            ids = execution.ids.whole(_prompt_part(record))
+            messages = execution.lists.whole(_list_part(record))
+        except CorruptLogError:
+            # Its parent is damaged or was not loaded; the row stays as it is and helps nobody.
+            return False
+        moved = self._worth_it(record) and _move(record, execution, ids, messages)
+        if record.prompt_suffix is not None:
+            execution.ids.add(key, _prompt_part(record), ids)
+        execution.lists.add(key, _list_part(record), messages)
         return moved
 
     def _worth_it(self, record: CallRecord) -> bool:
@@ -171,33 +193,28 @@ def _stands_alone(record: CallRecord) -> bool:
     return len(record.prompt_suffix) >= _WHOLE_IDS * ID
 
 
-def _move(record: CallRecord, execution: _Execution) -> bool:
-    prompt, listed = _prompt_part(record), _list_part(record)
-    try:
-        ids = execution.ids.whole(prompt)
-        messages = execution.lists.whole(listed)
-        hit = (
-            execution.lists.find(messages, listed.shared)
-            if record.prompt_suffix is None
-            else execution.ids.find(ids, prompt.shared)
-        )
-        if hit is None or execution.orders[hit[0]] >= record.order:
-            return False
-        parent = hit[0]
-        shared = execution.ids.common(parent, ids)
-        shared_messages = execution.lists.common(parent, messages)
-        whole = execution.ids.prefix(parent, shared) + ids[shared:] if shared else ids
-    except CorruptLogError:
+def _move(record: CallRecord, execution: _Execution, ids: bytes, messages: bytes) -> bool:
+    """Give the row the best parent there is, if that makes it smaller."""
+    old_ids, old_messages = ID * record.prompt_shared, ADDRESS * record.messages_shared
+    if record.prompt_suffix is None:
+        hit = execution.lists.find(messages, old_messages)
+    else:
+        hit = execution.ids.find(ids, old_ids)
+    if hit is None or execution.orders[hit[0]] >= record.order:
         return False
-    smaller = shared + shared_messages > prompt.shared + listed.shared
-    same = record.prompt_digest is None or xxhash.xxh3_128_digest(whole) == record.prompt_digest
-    if not smaller or not same:
+    parent, length = hit
+    by_ids = record.prompt_suffix is not None
+    shared = length if by_ids else 0
+    shared_messages = execution.lists.common(parent, messages, 0, len(messages)) if by_ids else length
+    if shared + shared_messages <= old_ids + old_messages:
+        return False
+    if by_ids and execution.ids.digest(parent, shared, memoryview(ids)[shared:]) != record.prompt_digest:
         return False
     record.parent_call_id, record.parent_attempt, record.parent_choice = parent
     record.messages_shared = shared_messages // ADDRESS
     record.message_suffix = _split(messages[shared_messages:])
-    record.prompt_shared = shared // ID
-    record.prompt_suffix = None if record.prompt_suffix is None else ids[shared:]
+    if by_ids:
+        record.prompt_shared, record.prompt_suffix = shared // ID, ids[shared:]
     return True
 
 
@@ -205,8 +222,8 @@ def _add(execution: _Execution, key: RowKey, order: int, ids: Part | None, liste
     execution.orders[key] = order
     try:
         if ids is not None:
-            execution.ids.add(key, ids)
-        execution.lists.add(key, listed)
+            execution.ids.add(key, ids, execution.ids.whole(ids))
+        execution.lists.add(key, listed, execution.lists.whole(listed))
     except CorruptLogError:
         # Its parent is damaged or was not loaded; the row stays as it is and helps nobody.
         return
@@ -233,6 +250,8 @@ def _split(joined: bytes) -> list[bytes]:
 
 def _common(one: Bytes, other: Bytes) -> int:
     length = min(len(one), len(other))
+    if one[:length] == other[:length]:
+        return length
     left, right = np.frombuffer(one, np.uint8, length), np.frombuffer(other, np.uint8, length)
     differs = np.flatnonzero(left != right)
     return int(differs[0]) if len(differs) else length
