@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 _TICK_S = 1.0
 """How often a full disk is tried again and the segment's size and age are looked at."""
 
+_LARGE = 1 << 20
+
 
 class Recorder:
     """One worker's writer. All methods are for the event loop's thread."""
@@ -85,7 +87,11 @@ class Recorder:
         """Write a finished attempt; returns its rows, also when the disk did not take them."""
         rows = rows_of(attempt, self._index, self._messages, self.next_order, self.worker)
         self._open.pop((attempt.call.call_id, attempt.number), None)
-        written = await self._append(rows.records)
+        group = self._append(rows.records)
+        if rows.bytes > _LARGE:
+            # Encoding a group of such rows at once would hold them all several times over.
+            self._flush()
+        written = await group
         if written:
             self.rows += len(rows.records)
             rows.learn(self._index, self._messages)

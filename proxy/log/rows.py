@@ -30,6 +30,14 @@ class Rows:
     outputs: list[Ids | None]
     addresses: list[bytes]
 
+    @property
+    def bytes(self) -> int:
+        """What they weigh, roughly."""
+        return sum(
+            len(record.prompt_suffix or b"") + sum(len(message.body) for message in record.new_messages)
+            for record in self.records
+        )
+
     def learn(self, index: DeltaIndex, messages: KnownMessages) -> None:
         """The rows are committed: later calls may share with them."""
         for record, output in zip(self.records, self.outputs, strict=True):
