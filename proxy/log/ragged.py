@@ -34,7 +34,9 @@ def values_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 def packed(values: np.ndarray[Any, Any] | None) -> memoryview | bytes:
     """An array view as bytes."""
-    return b"" if values is None or not len(values) else memoryview(np.ascontiguousarray(values).data).cast("B")
+    if values is None or not len(values):
+        return b""
+    return memoryview(np.ascontiguousarray(values).data).cast("B")
 
 
 def addresses(hashes: list[str] | None) -> bytes:
