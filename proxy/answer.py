@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import zlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import aiohttp
 import xxhash
 
-from gyre.proxy.body import gunzipped
+from gyre.proxy.body import inflated, inflater_of
 from gyre.proxy.calls import Outcome, Phase, Wire
 from gyre.proxy.capture.captured import Captured
 from gyre.proxy.capture.plain import Unreadable, capture_plain
@@ -73,21 +74,25 @@ async def commit(ex: Exchange, attempt: Attempt) -> None:
     execution = worker.executions.get(call.identity.execution_id)
     execution.prompt_tokens += rows[0].prompt_tokens or 0
     execution.output_tokens += sum(len(row.output or b"") // 4 for row in rows)
-    if attempt.outcome not in (Outcome.OK, Outcome.CLIENT_GONE) and (attempt.status or 500) >= 500:
+    refused = 400 <= (attempt.status or 0) < 500
+    if attempt.outcome not in (Outcome.OK, Outcome.CLIENT_GONE) and not refused:
         log.warning("call %s: %s (%s): %s", call.call_id, attempt.outcome, attempt.phase, attempt.error)
 
 
 async def fail(ex: Exchange, attempt: Attempt, outcome: Outcome, text: str) -> None:
-    """Record a failure and tell the client, in its stream if one has begun."""
+    """Record a failure and tell the client, in its stream if one has begun.
+
+    Any other answer that has begun is left unfinished, which is how HTTP says that it was cut.
+    """
     ex.clock.stop()
     attempt.outcome, attempt.error = outcome, text
     await commit(ex, attempt)
     status = 504 if outcome == Outcome.TIMEOUT else 502
     body = error_body(text, status, outcome.value)
-    if ex.begun:
-        await ex.send({"type": "http.response.body", "body": event_of(body)})
-    else:
+    if not ex.begun:
         await send_whole(ex, status, body, {})
+    elif ex.streaming:
+        await ex.send({"type": "http.response.body", "body": event_of(body)})
 
 
 async def stopped(ex: Exchange, attempt: Attempt, capture: StreamCapture | None) -> bool:
@@ -115,7 +120,7 @@ async def stopped(ex: Exchange, attempt: Attempt, capture: StreamCapture | None)
 
 
 async def send_whole(ex: Exchange, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    pairs = _pairs(headers)
     if "content-type" not in headers:
         pairs.append((b"content-type", b"application/json"))
     pairs.append((b"content-length", b"%d" % len(body)))
@@ -125,15 +130,31 @@ async def send_whole(ex: Exchange, status: int, body: bytes, headers: Mapping[st
     await ex.send({"type": "http.response.body", "body": body})
 
 
-async def _begin(ex: Exchange, response: aiohttp.ClientResponse) -> None:
-    pairs = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in _passed_on(response).items()]
-    pairs.append((b"x-gyre-call-id", ex.call.call_id.encode()))
-    ex.begun = True
+async def _begin(ex: Exchange, response: aiohttp.ClientResponse, *, streaming: bool) -> None:
+    """The start of an answer whose length is not known; only one of events is decoded on its way."""
+    headers = _passed_on(response)
+    if not streaming and (coding := response.headers.get("content-encoding")):
+        headers["content-encoding"] = coding
+    pairs = [*_pairs(headers), (b"x-gyre-call-id", ex.call.call_id.encode())]
+    ex.begun, ex.streaming = True, streaming
     await ex.send({"type": "http.response.start", "status": response.status, "headers": pairs})
+
+
+def _pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """As bytes again: aiohttp keeps what is not UTF-8 as surrogates."""
+    return [(n.encode(), v.encode("utf-8", "surrogateescape")) for n, v in headers.items()]
 
 
 def _passed_on(response: aiohttp.ClientResponse) -> dict[str, str]:
     return {n.lower(): v for n, v in response.headers.items() if n.lower() not in _NOT_PASSED_ON}
+
+
+class _TooLong(Exception):
+    """The answer is longer than one may be held; `chunks` have come so far."""
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        super().__init__(len(chunks))
+        self.chunks = chunks
 
 
 async def _read_whole(
@@ -149,13 +170,15 @@ async def _read_whole(
             chunks.append(chunk)
             ex.clock.touch()
             ex.reserve(len(chunk))
+            attempt.response_bytes += len(chunk)
+            if attempt.response_bytes > ex.limits.answer:
+                raise _TooLong(chunks)
     except (aiohttp.ClientError, OSError) as error:
         problem = str(error) or type(error).__name__
     body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    attempt.response_bytes = len(body)
     attempt.response_digest = xxhash.xxh3_128_digest(body)
-    if response.headers.get("content-encoding", "").lower() in ("gzip", "x-gzip", "deflate"):
-        body, whole = gunzipped(body)
+    if inflater := inflater_of(response.headers.get("content-encoding")):
+        body, whole = inflated(inflater, body)
         problem = problem or (None if whole else "its compressed answer is not whole")
     return body, problem
 
@@ -166,8 +189,14 @@ def _first_byte(ex: Exchange, attempt: Attempt) -> None:
 
 
 async def _plain(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, hide: Hidden) -> None:
-    body, problem = await _read_whole(ex, attempt, response)
+    try:
+        body, problem = await _read_whole(ex, attempt, response)
+    except _TooLong as long:
+        attempt.captured = Captured(flags=["answer_too_large"])
+        await _pass_through(ex, attempt, response, long.chunks)
+        return
     if problem:
+        attempt.captured = Captured(flags=["cut"])
         attempt.raw_response = body[:_KEPT]
         text = f"backend `{attempt.backend}` broke off in its answer: {problem}"
         await fail(ex, attempt, Outcome.UPSTREAM_CUT, text)
@@ -207,7 +236,7 @@ async def _stream(ex: Exchange, attempt: Attempt, response: aiohttp.ClientRespon
     except asyncio.CancelledError:
         await stopped(ex, attempt, capture)
         return
-    complete = capture.done or (problem is None and capture.finished)
+    complete = capture.done or (problem is None and (capture.finished or capture.given_up))
     attempt.captured = capture.finish(complete)
     if capture.failed:
         attempt.error = capture.failed[:500].decode(errors="replace")
@@ -237,8 +266,9 @@ async def _relay_events(
     splitter: EventSplitter,
 ) -> str | None:
     """Forward events until the terminal one or the end; returns what went wrong upstream."""
-    raw = False
+    held = 0
     digest = xxhash.xxh3_128()
+    inflater = inflater_of(response.headers.get("content-encoding"))
     try:
         while not capture.done:
             chunk = await response.content.readany()
@@ -246,33 +276,47 @@ async def _relay_events(
                 break
             if attempt.first_byte_ns is None:
                 _first_byte(ex, attempt)
-                await _begin(ex, response)
+                await _begin(ex, response, streaming=True)
             ex.clock.touch()
             attempt.response_bytes += len(chunk)
             digest.update(chunk)
-            try:
-                data = chunk if raw else b"".join([capture.forward(event) for event in splitter.feed(chunk)])
-            except EventTooLarge as large:
-                # Not events at all, or one beyond reason: the client gets the bytes, capture is over.
-                raw, data = True, b"".join([*map(capture.forward, large.events), large.pending])
-                capture.flag("event_too_large")
-            if data:
-                data = ex.unmapped(data, attempt)
-                ex.keep(data)
-                await ex.send({"type": "http.response.body", "body": data, "more_body": True})
+            if inflater:
+                chunk = inflater.decompress(chunk)
+            data = _seen(capture, splitter, chunk)
+            if splitter.size != held:
+                ex.reserve(splitter.size - held)
+                held = splitter.size
+                if held > _KEPT and ex.relay.budget.full:
+                    capture.give_up()
+                    data += splitter.rest()
+            await _forward(ex, attempt, data)
         if rest := splitter.rest():
-            await _last_event(ex, capture, rest)
-    except (aiohttp.ClientError, OSError) as error:
+            # What came without its blank line still counts as an event.
+            await _forward(ex, attempt, capture.forward(rest.rstrip(b"\r\n") + b"\n\n"))
+    except (aiohttp.ClientError, OSError, zlib.error) as error:
         return str(error) or type(error).__name__
     finally:
         attempt.response_digest = digest.digest()
     return None
 
 
-async def _last_event(ex: Exchange, capture: StreamCapture, rest: bytes) -> None:
-    """What came without its blank line still counts as an event."""
-    data = capture.forward(rest.rstrip(b"\r\n") + b"\n\n")
+def _seen(capture: StreamCapture, splitter: EventSplitter, chunk: bytes) -> bytes:
+    """What the client gets of a chunk, once capture has seen its events."""
+    if capture.given_up:
+        return chunk
+    try:
+        return b"".join([capture.forward(event) for event in splitter.feed(chunk)])
+    except EventTooLarge as large:
+        # Not events at all, or one beyond reason: the client gets the bytes, capture is over.
+        seen = [*map(capture.forward, large.events), large.pending]
+        capture.give_up()
+        return b"".join(seen)
+
+
+async def _forward(ex: Exchange, attempt: Attempt, data: bytes) -> None:
     if data:
+        data = ex.unmapped(data, attempt)
+        ex.keep(data)
         await ex.send({"type": "http.response.body", "body": data, "more_body": True})
 
 
@@ -297,39 +341,44 @@ async def _error(ex: Exchange, attempt: Attempt, response: aiohttp.ClientRespons
     await send_whole(ex, response.status, body, _passed_on(response))
 
 
-async def _pass_through(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse) -> None:
-    """A path we do not know: bytes as they come, of which the first 64 KB are kept."""
-    kept: list[bytes] = []
+async def _pass_through(
+    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, held: Sequence[bytes] = ()
+) -> None:
+    """Bytes as they come, of which the first 64 KB are kept: of a path we do not know, or of an answer
+    too long to be held, of which `held` has come already."""
+    kept = bytearray()
     digest = xxhash.xxh3_128()
     problem = None
-    _first_byte(ex, attempt)
-    pairs = [
-        (n.encode("latin-1"), v.encode("latin-1"))
-        for n, v in response.headers.items()
-        if n.lower() not in _NOT_PASSED_ON or n.lower() == "content-encoding"
-    ]
-    pairs.append((b"x-gyre-call-id", ex.call.call_id.encode()))
-    ex.begun = True
-    await ex.send({"type": "http.response.start", "status": response.status, "headers": pairs})
+    if attempt.first_byte_ns is None:
+        _first_byte(ex, attempt)
+    attempt.response_bytes = 0
+    await _begin(ex, response, streaming=False)
     try:
-        async for chunk in response.content.iter_any():
+        async for chunk in _chunks(response, held):
             ex.clock.touch()
             digest.update(chunk)
-            if attempt.response_bytes < _KEPT:
-                kept.append(chunk[: _KEPT - attempt.response_bytes])
+            kept += chunk[: _KEPT - len(kept)]
             attempt.response_bytes += len(chunk)
             await ex.send({"type": "http.response.body", "body": chunk, "more_body": True})
     except (aiohttp.ClientError, OSError) as error:
         problem = str(error) or type(error).__name__
+    attempt.raw_response, attempt.response_digest = bytes(kept), digest.digest()
+    if problem:
+        text = f"backend `{attempt.backend}` broke off in its answer: {problem}"
+        await fail(ex, attempt, Outcome.UPSTREAM_CUT, text)
+        return
     ex.clock.stop()
-    attempt.raw_response = b"".join(kept)
-    attempt.response_digest = digest.digest()
-    attempt.outcome = Outcome.UPSTREAM_CUT if problem else Outcome.OK
-    if response.status >= 400:
-        attempt.outcome = Outcome.UPSTREAM_ERROR
-    attempt.phase, attempt.error = Phase.DONE, problem
+    attempt.outcome = Outcome.UPSTREAM_ERROR if response.status >= 400 else Outcome.OK
+    attempt.phase = Phase.DONE
     await commit(ex, attempt)
     await ex.send({"type": "http.response.body", "body": b""})
+
+
+async def _chunks(response: aiohttp.ClientResponse, held: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for chunk in held:
+        yield chunk
+    async for chunk in response.content.iter_any():
+        yield chunk
 
 
 async def replay(ex: Exchange, attempt: Attempt, stored: Stored) -> None:

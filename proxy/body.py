@@ -88,9 +88,14 @@ def _inflate_zstd(body: bytes, limit: int) -> bytes:
     return data
 
 
-def gunzipped(body: bytes) -> tuple[bytes, bool]:
-    """An engine's gzip answer as far as it goes, and whether it was whole."""
-    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+def inflater_of(encoding: str | None) -> zlib._Decompress | None:
+    """Takes an engine's Content-Encoding off as the bytes come; None where there is none we know."""
+    known = (encoding or "").lower() in ("gzip", "x-gzip", "deflate")
+    return zlib.decompressobj(zlib.MAX_WBITS | 32) if known else None
+
+
+def inflated(inflater: zlib._Decompress, body: bytes) -> tuple[bytes, bool]:
+    """A compressed answer as far as it goes, and whether it was whole."""
     try:
         data = inflater.decompress(body)
     except zlib.error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import re
 import time
 from collections.abc import MutableMapping
 from dataclasses import replace
@@ -73,6 +74,8 @@ class Exchange:
         self.reserved = 0
         self.begun = False
         """Whether the client has been sent the start of an answer."""
+        self.streaming = False
+        """Whether that is a stream of events, in which an error can still be said."""
         self.call = Call(
             call_id=f"{self.worker.recorder.next_order():016x}{self.worker.name}",
             identity=Identity("unnamed", "none"),
@@ -101,9 +104,12 @@ class Exchange:
             metrics.in_flight -= 1
 
     def reserve(self, size: int) -> None:
-        """Count bytes that this exchange holds until its end."""
+        """Count bytes that this exchange holds until its end; fewer of them when `size` is negative."""
         self.reserved += size
-        self.relay.budget.charge(size)
+        if size > 0:
+            self.relay.budget.charge(size)
+        else:
+            self.relay.budget.give(-size)
 
     async def _admit(self) -> None:
         url_name, path = split_path(self.scope["path"])
@@ -367,10 +373,8 @@ class Exchange:
         asked = self.ask.model if self.ask else None
         if asked is None or attempt.upstream_model in (None, asked):
             return data
-        return data.replace(
-            b'"model":' + msgspec.json.encode(attempt.upstream_model),
-            b'"model":' + msgspec.json.encode(asked),
-        )
+        said, mine = msgspec.json.encode(attempt.upstream_model), msgspec.json.encode(asked)
+        return re.sub(rb'("model"\s*:\s*)' + re.escape(said), lambda match: match[1] + mine, data)
 
     def keep(self, data: bytes) -> None:
         """Part of a streamed answer, for a retry to be answered from."""

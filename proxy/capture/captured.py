@@ -77,8 +77,6 @@ def judge(
         and usage.completion != len(choice.ids or ())
     ):
         flags.append("tokens_incomplete")
-    if not captured.complete:
-        flags.append("cut")
     if set(flags) & _FATAL:
         return CaptureQuality.INCOMPLETE, flags
     if not _logprobs_fit(choice):

@@ -9,6 +9,7 @@ import msgspec
 
 from gyre.proxy.capture.captured import Captured, ChoiceCapture
 from gyre.proxy.capture.plain import (
+    lift_prompt,
     logprob_ids,
     logprob_values,
     read_common,
@@ -17,7 +18,7 @@ from gyre.proxy.capture.plain import (
     version_spans,
 )
 from gyre.proxy.capture.profiles import Engine, Hidden
-from gyre.proxy.capture.reply import Choice, Raw, Reply, decode_ids, decode_reply, is_null
+from gyre.proxy.capture.reply import ABSENT, Choice, Raw, Reply, decode_ids, decode_reply, is_null
 from gyre.proxy.capture.splice import Object, without
 from gyre.proxy.sse import data_of, with_data
 from gyre.proxy.wires.chat import MessageBuilder
@@ -76,6 +77,7 @@ class StreamCapture:
         self._captured = Captured()
         self.done = False
         """The terminal event was seen; it is not forwarded, since the row must be flushed first."""
+        self.given_up = False
         self.failed: bytes | None = None
         """The engine's own error event, if it sent one."""
 
@@ -87,26 +89,31 @@ class StreamCapture:
         if data == DONE:
             self.done = True
             return b""
+        small, prompt = lift_prompt(data, self._hidden)
         try:
-            reply = decode_reply(data)
+            reply = decode_reply(small)
         except (msgspec.DecodeError, RecursionError):
             self._captured.flag("event_unreadable")
             return event
         first = self._captured.meta is None
-        self._read(reply)
+        self._read(reply, prompt)
         if first:
-            self._captured.meta = without(_decode_top(data), _META_LEFT_OUT)
-        return event if self._hidden.nothing else self._shown(event, data, reply)
+            self._captured.meta = without(_decode_top(small), _META_LEFT_OUT)
+        return event if self._hidden.nothing else self._shown(event, small, reply, prompt is not None)
 
-    def flag(self, reason: str) -> None:
-        self._captured.flag(reason)
+    def give_up(self) -> None:
+        """The rest goes past unread, since an event of it is larger than may be held."""
+        self.given_up = True
+        self._captured.flag("event_too_large")
 
     def finish(self, complete: bool) -> Captured:
         """Close the capture. `complete`: the wire's own end was seen."""
         out = self._captured
         out.choices = [self._choices[index].finish() for index in sorted(self._choices)]
         out.complete = complete
-        if complete and all(choice.empty for choice in out.choices):
+        if not complete:
+            out.flag("cut")
+        elif not self.given_up and all(choice.empty for choice in out.choices):
             out.flag("no_content")
         return out
 
@@ -116,7 +123,7 @@ class StreamCapture:
         ended = [choice for choice in self._choices.values() if choice.out.finish_reason]
         return len(ended) == max(len(self._choices), self._n)
 
-    def _read(self, reply: Reply) -> None:
+    def _read(self, reply: Reply, prompt: bytes | None) -> None:
         if not is_null(reply.usage):
             self._captured.usage = bytes(reply.usage)
         if not is_null(reply.error):
@@ -130,7 +137,7 @@ class StreamCapture:
             except msgspec.DecodeError:
                 self._captured.flag("event_unreadable")
         if self._captured.prompt_ids is None or reply.sglext or reply.verbose:
-            read_common(self._captured, reply)
+            read_common(self._captured, reply, prompt)
         if reply.sglext and reply.sglext.output_ids:
             self._read_sglext(reply.sglext.output_ids)
         if reply.metadata:
@@ -142,11 +149,11 @@ class StreamCapture:
             if index in self._choices:
                 self._choices[index].ids = ids
 
-    def _shown(self, event: bytes, data: bytes, reply: Reply) -> bytes:
+    def _shown(self, event: bytes, data: bytes, reply: Reply, lifted: bool) -> bytes:
         if not reply.choices and self._only_for_us(reply):
             return b""
         shown = _cut(data, reply, self._hidden)
-        return with_data(event, shown) if shown is not data else event
+        return with_data(event, shown) if lifted or shown is not data else event
 
     def _only_for_us(self, reply: Reply) -> bool:
         """A chunk without choices that is there because the proxy asked for it."""
@@ -170,7 +177,7 @@ def _cut(data: bytes, reply: Reply, hidden: Hidden) -> bytes:
             out = _replaced(out, b'"token_ids":' + bytes(choice.token_ids), b"")
         if not is_null(choice.prompt_token_ids) and "prompt_token_ids" in hidden.choice:
             out = _replaced(out, b'"prompt_token_ids":' + bytes(choice.prompt_token_ids), b"")
-    if not is_null(reply.prompt_token_ids) and "prompt_token_ids" in hidden.top:
+    if reply.prompt_token_ids != ABSENT and "prompt_token_ids" in hidden.top:
         out = _replaced(out, b'"prompt_token_ids":' + bytes(reply.prompt_token_ids), b"")
     if out and not (reply.verbose and "__verbose" in hidden.top):
         return out
