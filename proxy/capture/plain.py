@@ -38,7 +38,7 @@ def capture_plain(engine: Engine, hidden: Hidden, body: bytes) -> tuple[Captured
     Raises:
         Unreadable: not JSON, or no `choices` in it.
     """
-    small, prompt = _lift_prompt(body, hidden)
+    small, prompt = lift_prompt(body, hidden)
     try:
         reply, top = decode_reply(small), _decode_top(small)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -55,7 +55,7 @@ def capture_plain(engine: Engine, hidden: Hidden, body: bytes) -> tuple[Captured
     return captured, body if hidden.nothing else _shown(top, hidden)
 
 
-def _lift_prompt(body: bytes, hidden: Hidden) -> tuple[bytes, bytes | None]:
+def lift_prompt(body: bytes, hidden: Hidden) -> tuple[bytes, bytes | None]:
     """Take a large list of prompt ids out before anything parses the answer.
 
     Inside a JSON string the key's quotes would be escaped, so the bytes can only be the key; that it
@@ -68,7 +68,7 @@ def _lift_prompt(body: bytes, hidden: Hidden) -> tuple[bytes, bytes | None]:
     if start < 0 or end - start < _LARGE:
         return body, None
     start += len(_PROMPT_KEY) - 1
-    return body[:start] + b"null" + body[end + 1 :], body[start : end + 1]
+    return b"".join((body[:start], b"null", body[end + 1 :])), body[start : end + 1]
 
 
 def read_common(captured: Captured, reply: Reply, lifted: bytes | None = None) -> None:
