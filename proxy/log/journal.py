@@ -1,4 +1,4 @@
-"""One journal segment: an Arrow IPC stream that is readable after a kill at any byte.
+"""Writing one journal segment: an Arrow IPC stream that is readable after a kill at any byte.
 
 A row is `order, kind, row, check`: the record in msgpack (`gyre.proxy.calls.Record`) and its xxh3-64,
 since a zeroed page would otherwise read as valid ids. Few columns, because building a batch costs
@@ -11,8 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -26,12 +25,12 @@ JOURNAL_VERSION = 1
 SUFFIX = ".arrows"
 KINDS: dict[type[Record], int] = {IntentRecord: 1, CallRecord: 2, ExecutionRecord: 3, CloseRecord: 4}
 
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [("order", pa.int64()), ("kind", pa.int8()), ("row", pa.large_binary()), ("check", pa.uint64())],
     metadata={"gyre_journal": str(JOURNAL_VERSION)},
 )
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Record).decode
+decode_record = msgspec.msgpack.Decoder(Record).decode
 
 Opener = Callable[[Path], int]
 """Opens a new segment for appending and returns its descriptor; tests pass one that fails."""
@@ -50,7 +49,7 @@ class Segment:
         self._fd = opener(path)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._write(_SCHEMA.serialize())
+            self._write(SCHEMA.serialize())
         except OSError:
             self.close()
             raise
@@ -68,7 +67,7 @@ class Segment:
                 _array(pa.large_binary(), count, struct.pack(f"<{count + 1}q", *ends), b"".join(rows)),
                 _array(pa.uint64(), count, struct.pack(f"<{count}Q", *map(xxhash.xxh3_64_intdigest, rows))),
             ],
-            schema=_SCHEMA,
+            schema=SCHEMA,
         )
         self._write(batch.serialize())
 
@@ -90,14 +89,6 @@ def _array(kind: pa.DataType, count: int, *buffers: bytes) -> pa.Array:
     return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, buffers)])
 
 
-@dataclass(slots=True)
-class Damage:
-    """What was cut off while reading a segment; all zero for a healthy one."""
-
-    torn_bytes: int = 0
-    bad_rows: int = 0
-
-
 def is_live(path: Path) -> bool:
     """Whether the process that writes this segment still runs."""
     with path.open("rb") as file:
@@ -106,36 +97,3 @@ def is_live(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-def scan(path: Path, damage: Damage) -> Iterator[Record]:
-    """Yield a segment's records up to its first damage, which is counted in `damage`.
-
-    A batch that is still being written by a live proxy looks like a torn tail; the caller knows
-    from `is_live` not to complain about it.
-    """
-    size = path.stat().st_size
-    good = 0
-    with pa.OSFile(str(path), "rb") as file:
-        try:
-            reader = pa.ipc.open_stream(file)
-            good = file.tell()
-            for batch in reader:
-                good = file.tell()
-                yield from _records(batch, damage)
-        except (pa.ArrowInvalid, OSError):
-            # The writer died inside this batch; everything before it is whole.
-            damage.torn_bytes = size - good
-            return
-    # Zeroes read as an end-of-stream mark, so a zeroed page ends the stream early and silently.
-    damage.torn_bytes = max(0, size - good)
-
-
-def _records(batch: pa.RecordBatch, damage: Damage) -> Iterator[Record]:
-    rows, checks = batch.column(2), batch.column(3)
-    for i in range(batch.num_rows):
-        row = rows[i].as_buffer()
-        if xxhash.xxh3_64_intdigest(row) != checks[i].as_py():
-            damage.bad_rows += 1
-            continue
-        yield _decode(row)

@@ -14,8 +14,7 @@ from pathlib import Path
 from gyre.proxy.calls import CallRecord, CloseRecord, ExecutionRecord, IntentRecord, NewMessage, Record
 from gyre.proxy.log.findings import Finding, error, note
 from gyre.proxy.log.folder import is_live
-from gyre.proxy.log.journal import Damage
-from gyre.proxy.log.scan import scan
+from gyre.proxy.log.scan import Damage, scan
 from gyre.proxy.log.sealed import SealedFile
 from gyre.proxy.log.twins import Twins, rows_of_calls
 from gyre.proxy.log.widen import interrupted

@@ -55,6 +55,8 @@ class Recorder:
         self._group: asyncio.Future[bool] | None = None
         self._last_order = 0
         self._segment: Segment | None = None
+        self._broken: list[Segment] = []
+        """Segments that a write error ended; locked until their successor has the open calls."""
         self._opened_at = 0.0
         self._dirty = False
         self._tending: asyncio.Task[None] | None = None
@@ -105,21 +107,29 @@ class Recorder:
     async def rotate(self) -> dict[str, Any] | None:
         """Leave the segment for a fresh one and seal what is closed; returns the seal's report."""
         self._flush()
-        self._leave(closed=True)
+        old = self._segment
         try:
             self._open_segment()
         except OSError as error:
             self._fail(error)
+        else:
+            self._finish(old)
         return await self._seal()
 
-    async def close(self, *, seal: bool = True) -> None:
-        """Finish: flush, close the segment in order, and seal unless a later start shall do that."""
+    async def close(self) -> None:
+        """Finish: flush, close the segment in order, and seal."""
         if self._tending:
             self._tending.cancel()
         self._flush()
-        self._leave(closed=True)
-        if seal:
-            await self._seal()
+        old, self._segment = self._segment, None
+        self._finish(old)
+        self._drop_broken()
+        await self._seal()
+
+    def forget(self) -> None:
+        """Refer to nothing written so far, since it may be pruned."""
+        self._index.forget()
+        self._messages.forget()
 
     def _append(self, records: Sequence[Record]) -> asyncio.Future[bool]:
         if self._group is None:
@@ -165,6 +175,10 @@ class Recorder:
         return False
 
     def _open_segment(self) -> None:
+        """Begin the next segment, with the calls that are open, before the last one is given up.
+
+        The old segment stays locked until then, so that no seal takes its open calls for lost.
+        """
         path = Folder(self.folder).segment(self.next_order(), self.worker)
         try:
             segment = Segment(path, self._opener)
@@ -174,6 +188,7 @@ class Recorder:
             path.unlink(missing_ok=True)
             raise
         self._segment, self._opened_at = segment, time.monotonic()
+        self._drop_broken()
         if self.problem:
             log.warning("recording again in `%s`", self.folder)
         self.problem = None
@@ -182,17 +197,22 @@ class Recorder:
         if self.problem is None:
             log.error("cannot write the log in `%s`: %s", self.folder, error.strerror or error)
         self.problem = f"cannot write the log in `{self.folder}`: {error.strerror or error}"
-        self._leave(closed=False)
+        if self._segment is not None:
+            self._broken.append(self._segment)
+            self._segment = None
 
-    def _leave(self, closed: bool) -> None:
-        segment, self._segment = self._segment, None
+    def _drop_broken(self) -> None:
+        while self._broken:
+            self._broken.pop().close()
+
+    def _finish(self, segment: Segment | None) -> None:
+        """Close a segment in order: what was open in it is in the next one."""
         if segment is None:
             return
-        if closed:
-            try:
-                segment.append([CloseRecord(self.next_order(), self.worker)])
-            except OSError as error:
-                log.error("cannot write the log in `%s`: %s", self.folder, error.strerror or error)
+        try:
+            segment.append([CloseRecord(self.next_order(), self.worker)])
+        except OSError as error:
+            log.error("cannot write the log in `%s`: %s", self.folder, error.strerror or error)
         segment.close()
 
     async def _tend(self) -> None:

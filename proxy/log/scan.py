@@ -8,6 +8,7 @@ against its own digest.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,14 @@ import xxhash
 from gyre.proxy.calls import Record
 from gyre.proxy.errors import LogFormatError
 from gyre.proxy.log import journal
-from gyre.proxy.log.journal import Damage
+
+
+@dataclass(slots=True)
+class Damage:
+    """What was cut off while reading a segment; all zero for a healthy one."""
+
+    torn_bytes: int = 0
+    bad_rows: int = 0
 
 
 def scan(path: Path, damage: Damage) -> Iterator[Record]:
@@ -90,7 +98,7 @@ class Tail:
 
 
 def _require_ours(schema: pa.Schema, path: Path) -> None:
-    if not schema.equals(journal._SCHEMA):
+    if not schema.equals(journal.SCHEMA):
         raise pa.ArrowInvalid("not the schema of a journal segment")
     version = (schema.metadata or {}).get(b"gyre_journal", b"")
     if version.isdigit() and int(version) > journal.JOURNAL_VERSION:
@@ -105,4 +113,4 @@ def _records(batch: pa.RecordBatch, damage: Damage) -> Iterator[Record]:
         if data is None or xxhash.xxh3_64_intdigest(data) != check:
             damage.bad_rows += 1
             continue
-        yield journal._decode(data)
+        yield journal.decode_record(data)

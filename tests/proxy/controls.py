@@ -19,8 +19,9 @@ import httpx
 from gyre.proxy.calls import ExecutionRecord
 from gyre.proxy.control import control_app
 from gyre.proxy.log.folder import create_folder
-from gyre.proxy.log.journal import Damage, open_new, scan
+from gyre.proxy.log.journal import open_new
 from gyre.proxy.log.recorder import Recorder
+from gyre.proxy.log.scan import Damage, scan
 from gyre.proxy.plane import LocalPlane
 from gyre.proxy.settings import load_settings
 from gyre.proxy.worker import Worker

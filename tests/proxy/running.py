@@ -22,7 +22,7 @@ import uvicorn
 
 from gyre.proxy.app import build
 from gyre.proxy.calls import CallRecord, Record
-from gyre.proxy.log.journal import Damage, scan
+from gyre.proxy.log.scan import Damage, scan
 from gyre.proxy.plane import LocalPlane
 from gyre.proxy.settings import load_settings
 from gyre.proxy.worker import Worker
