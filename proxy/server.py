@@ -7,6 +7,7 @@ the proxy with several.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from gyre.proxy.settings import ProxySettings
 from gyre.proxy.stop import Stop, stop_on_signals
 from gyre.proxy.worker import Worker
 
+log = logging.getLogger(__name__)
 _UNWIND_S = 2.0
 """How long calls that were cut at the end of a shutdown may take to be recorded."""
 
@@ -68,9 +70,12 @@ class _Server(uvicorn.Server):
     async def cut(self) -> None:
         """Cancel what is still open and let it be recorded."""
         tasks = set(self.server_state.tasks)
-        for task in tasks:
-            task.cancel()
         if tasks:
+            log.warning("%d requests are cut at the end of the shutdown limit", len(tasks))
+            # uvicorn takes each of them for a bug of the application and shows a traceback.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            for task in tasks:
+                task.cancel()
             await asyncio.wait(tasks, timeout=_UNWIND_S)
         self.force_exit = True
 

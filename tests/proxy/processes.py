@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,29 @@ class ProxyProcess:
             self.process.wait(10)
         assert self.process.stdout
         self.process.stdout.close()
+
+
+class Stream(threading.Thread):
+    """A streamed call in the background; `text` is what came of it."""
+
+    def __init__(self, proxy: ProxyProcess) -> None:
+        super().__init__()
+        self.text = ""
+        self.error: httpx.TransportError | None = None
+        self.begun = threading.Event()
+        self._url = f"{proxy.url}/x/streamed/v1/chat/completions"
+        self.start()
+        assert self.begun.wait(10)
+
+    def run(self) -> None:
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "go"}]}
+        try:
+            with httpx.stream("POST", self._url, json=body, timeout=30) as response:
+                for text in response.iter_text():
+                    self.text += text
+                    self.begun.set()
+        except httpx.TransportError as error:
+            self.error = error
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 15) -> None:

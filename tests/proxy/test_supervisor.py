@@ -17,7 +17,7 @@ import pytest
 from gyre.proxy.log.read import read_log
 from tests.engines.fake import FakeEngine
 from tests.engines.script import Answer
-from tests.proxy.processes import ProxyProcess, accepts, end, listens_nowhere, wait_for
+from tests.proxy.processes import ProxyProcess, Stream, accepts, end, listens_nowhere, wait_for
 
 SLOW = Answer(text="a slow answer in pieces", gap=0.25)
 """About two seconds when streamed."""
@@ -41,25 +41,6 @@ def common(tmp_path_factory: pytest.TempPathFactory, engine: FakeEngine) -> Iter
     with ProxyProcess(tmp_path_factory.mktemp("common"), engine.url, "--workers", "2") as proxy:
         both_workers_take_calls(proxy)
         yield proxy
-
-
-class Stream(threading.Thread):
-    """A streamed call in the background; `text` is what came of it."""
-
-    def __init__(self, proxy: ProxyProcess) -> None:
-        super().__init__()
-        self.text = ""
-        self.begun = threading.Event()
-        self._url = f"{proxy.url}/x/streamed/v1/chat/completions"
-        self.start()
-        assert self.begun.wait(10)
-
-    def run(self) -> None:
-        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "go"}]}
-        with httpx.stream("POST", self._url, json=body, timeout=30) as response:
-            for text in response.iter_text():
-                self.text += text
-                self.begun.set()
 
 
 def names_of_workers(proxy: ProxyProcess) -> set[str]:
