@@ -99,7 +99,7 @@ decode_ids = msgspec.json.Decoder(list[Id]).decode
 
 def is_null(raw: Raw) -> bool:
     """Whether the field was missing or null."""
-    return raw is ABSENT or memoryview(raw).nbytes <= 4 and bytes(raw) in (b"", b"null")
+    return raw is ABSENT or (memoryview(raw).nbytes <= 4 and bytes(raw) in (b"", b"null"))
 
 
 def parse_ids(raw: Raw | bytes) -> Ids | None:

@@ -116,15 +116,16 @@ class Recorder:
             self._finish(old)
         return await self._seal()
 
-    async def close(self) -> None:
-        """Finish: flush, close the segment in order, and seal."""
+    async def close(self, *, seal: bool = True) -> None:
+        """Finish: flush, close the segment in order, and seal unless a later start shall do that."""
         if self._tending:
             self._tending.cancel()
         self._flush()
         old, self._segment = self._segment, None
         self._finish(old)
         self._drop_broken()
-        await self._seal()
+        if seal:
+            await self._seal()
 
     def forget(self) -> None:
         """Refer to nothing written so far, since it may be pruned."""
@@ -155,7 +156,7 @@ class Recorder:
                 _resolve(group, written)
         if later:
             task = asyncio.ensure_future(self._sync())
-            task.add_done_callback(lambda _: _resolve(group))
+            task.add_done_callback(lambda done: _resolve(group, done.result()))
 
     def _write(self, records: list[Record]) -> bool:
         """Append to the segment; after an error once more to a fresh one, since the old may be torn."""
@@ -234,15 +235,17 @@ class Recorder:
         old = time.monotonic() - self._opened_at > self._settings.rotate_s
         return old or self._segment.bytes > self._settings.rotate_bytes
 
-    async def _sync(self) -> None:
-        """Bring the segment to the disk without holding up the loop."""
+    async def _sync(self) -> bool:
+        """Bring the segment to the disk without holding up the loop; False when it refuses."""
         if self._segment is None:
-            return
+            return False
         self._dirty = False
         try:
             await asyncio.to_thread(_fsync, self._segment.duplicate())
         except OSError as error:
             self._fail(error)
+            return False
+        return True
 
     async def _seal(self) -> dict[str, Any] | None:
         """Seal closed segments in a process of its own, so that calls do not wait for Parquet."""
@@ -265,7 +268,7 @@ class Recorder:
         return None
 
 
-def _resolve(group: asyncio.Future[bool], written: bool = True) -> None:
+def _resolve(group: asyncio.Future[bool], written: bool) -> None:
     if not group.done():
         group.set_result(written)
 
