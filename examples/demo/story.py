@@ -7,56 +7,60 @@ the editor keeps another and is not: two contexts that grow inside one execution
 
 from __future__ import annotations
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, set_tracing_disabled
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner
 from agents.items import TResponseInputItem
 from openai import AsyncOpenAI
 
+Items = list[TResponseInputItem]
+
 ROUNDS = 4
-FIRST_TASK = (
-    "Write the first two sentences of a story about a lighthouse keeper who finds a message in a bottle."
-)
+SEED = 40
+TASK = "Write the first two sentences of a story about a lighthouse keeper who finds a message in a bottle."
 
 
 async def write_story(base_url: str, model: str) -> None:
-    """Draft, then take the editor's remark and revise, ROUNDS times over."""
-    set_tracing_disabled(True)
+    """Draft, take the editor's remark, go on: ROUNDS drafts with a remark between each two."""
     client = AsyncOpenAI(base_url=base_url, api_key="unused")
     writer, editor = make_agents(OpenAIChatCompletionsModel(model=model, openai_client=client))
-    writing: list[TResponseInputItem] = [{"role": "user", "content": FIRST_TASK}]
-    editing: list[TResponseInputItem] = []
-    for turn in range(ROUNDS):
-        draft, writing = await stream(writer, writing)
-        if turn == ROUNDS - 1:
-            break
-        editing.append({"role": "user", "content": f"Draft {turn + 1}: {draft}"})
-        remark, editing = await ask(editor, editing)
-        writing.append({"role": "user", "content": f"The editor says: {remark} Continue the story."})
+    writing: Items = [{"role": "user", "content": TASK}]
+    editing: Items = []
+    for turn in range(1, ROUNDS):
+        draft, writing = await stream(writer, writing, turn)
+        editing.append({"role": "user", "content": f"Draft {turn}: {draft}"})
+        remark, editing = await ask(editor, editing, turn)
+        writing.append(
+            {"role": "user", "content": f"The editor says: {remark} Write the next two sentences."}
+        )
+    await stream(writer, writing, ROUNDS)
     await client.close()
 
 
 def make_agents(model: OpenAIChatCompletionsModel) -> tuple[Agent, Agent]:
-    def settings(max_tokens: int) -> ModelSettings:
-        return ModelSettings(max_tokens=max_tokens, temperature=1.0, extra_args={"seed": 20})
-
     writer = Agent(
         name="writer",
-        instructions="You are a writer of short stories. Answer with the story only.",
+        instructions="You write short stories for children, in plain English.",
         model=model,
-        model_settings=settings(60),
+        model_settings=ModelSettings(max_tokens=60),
     )
     editor = Agent(
         name="editor",
-        instructions="You are an editor. Say in one sentence what the draft should do next.",
+        instructions="You are an editor. Say in one sentence what the story needs next, in plain English.",
         model=model,
-        model_settings=settings(30),
+        model_settings=ModelSettings(max_tokens=30),
     )
     return writer, editor
 
 
-async def stream(agent: Agent, items: list[TResponseInputItem]) -> tuple[str, list[TResponseInputItem]]:
+def config(turn: int) -> RunConfig:
+    """Sampling, with a seed so that the demo is about the same each time."""
+    settings = ModelSettings(temperature=1.0, extra_args={"seed": SEED + turn})
+    return RunConfig(model_settings=settings, tracing_disabled=True)
+
+
+async def stream(agent: Agent, items: Items, turn: int) -> tuple[str, Items]:
     """One streamed turn: the text is printed as it arrives."""
     print(f"\n{agent.name}: ", end="")
-    result = Runner.run_streamed(agent, items)
+    result = Runner.run_streamed(agent, items, run_config=config(turn))
     async for event in result.stream_events():
         if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
             print(event.data.delta, end="", flush=True)
@@ -64,8 +68,8 @@ async def stream(agent: Agent, items: list[TResponseInputItem]) -> tuple[str, li
     return str(result.final_output), result.to_input_list()
 
 
-async def ask(agent: Agent, items: list[TResponseInputItem]) -> tuple[str, list[TResponseInputItem]]:
+async def ask(agent: Agent, items: Items, turn: int) -> tuple[str, Items]:
     """One plain turn."""
-    result = await Runner.run(agent, items)
+    result = await Runner.run(agent, items, run_config=config(turn))
     print(f"\n{agent.name}: {result.final_output}")
     return str(result.final_output), result.to_input_list()
