@@ -107,8 +107,8 @@ async def stopped(ex: Exchange, attempt: Attempt, capture: StreamCapture | None)
     if capture is not None:
         attempt.captured = capture.finish(complete=False)
     if ex.clock.fired:
-        limit = f"the {ex.clock.fired.value} limit"
-        await fail(ex, attempt, Outcome.TIMEOUT, f"backend `{attempt.backend}` reached {limit}")
+        who = f"backend `{attempt.backend}`" if attempt.backend else "the call"
+        await fail(ex, attempt, Outcome.TIMEOUT, f"{who} reached the {ex.clock.fired.value} limit")
         return False
     attempt.outcome = Outcome.CLIENT_GONE
     gone = ex.clock.gone
@@ -117,6 +117,19 @@ async def stopped(ex: Exchange, attempt: Attempt, capture: StreamCapture | None)
     if not gone:
         raise asyncio.CancelledError
     return False
+
+
+async def refused(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse) -> bool:
+    """Keep why an engine said no to a request that shall be made again; False when it was stopped."""
+    try:
+        body, problem = await _read_whole(ex, attempt, response)
+    except _TooLong as long:
+        body, problem = b"".join(long.chunks), None
+    except asyncio.CancelledError:
+        return await stopped(ex, attempt, None)
+    attempt.raw_response = body[:_KEPT]
+    attempt.error = problem or body[:500].decode(errors="replace")
+    return True
 
 
 async def send_whole(ex: Exchange, status: int, body: bytes, headers: Mapping[str, str]) -> None:
@@ -330,7 +343,11 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
 
 async def _error(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse) -> None:
     """An error status of the engine: passed on, in a form that agents recognise."""
-    body, problem = await _read_whole(ex, attempt, response)
+    try:
+        body, problem = await _read_whole(ex, attempt, response)
+    except _TooLong as long:
+        await _pass_through(ex, attempt, response, long.chunks)
+        return
     ex.clock.stop()
     attempt.outcome, attempt.phase = Outcome.UPSTREAM_ERROR, Phase.DONE
     attempt.error = problem or body[:500].decode(errors="replace")

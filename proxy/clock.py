@@ -75,10 +75,13 @@ class CallClock:
         if now >= min(due, self._end):
             self._fire(Phase.TOTAL if now >= self._end else self.phase)
             return
-        if self._watch is None:
-            self._watch = self._loop.create_task(self._await_disconnect())
         # Later phases may have shorter limits, so look at least that often.
         wait = min(min(due, self._end) - now, *self._limits.values())
+        if self.phase == Phase.REQUEST:
+            # Who reads the body would miss what the watch receives.
+            wait = min(wait, _WATCH_AFTER_S)
+        elif self._watch is None:
+            self._watch = self._loop.create_task(self._await_disconnect())
         self._timer = self._loop.call_later(max(wait, 0.01), self._look)
 
     def _fire(self, phase: Phase) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import aiohttp
 import msgspec
@@ -85,6 +86,8 @@ class Exchange:
             path=scope["path"],
         )
         self.ask: Ask | None = None
+        self.tried = 0
+        """Attempts that have been recorded."""
         self.fields_refused = False
         self.kept: list[bytes] = []
 
@@ -96,12 +99,23 @@ class Exchange:
         except RequestError as error:
             self.clock.stop()
             await self._refuse(error)
-        except ClientLeft:
-            pass
+        except (ClientLeft, asyncio.CancelledError) as error:
+            await self._broken_off(error)
         finally:
             self.clock.stop()
             self.relay.budget.give(self.reserved)
             metrics.in_flight -= 1
+
+    async def _broken_off(self, error: BaseException) -> None:
+        """No attempt is under way, and the client is gone or the whole call's limit is reached."""
+        attempt = Attempt(self.call, number=self.tried, outcome=Outcome.CLIENT_GONE, phase=self.clock.phase)
+        if isinstance(error, ClientLeft):
+            self.clock.stop()
+            await answer.commit(self, attempt)
+        elif self.clock.cancelled_by_us:
+            await answer.stopped(self, attempt, None)
+        else:
+            raise error
 
     def reserve(self, size: int) -> None:
         """Count bytes that this exchange holds until its end; fewer of them when `size` is negative."""
@@ -112,11 +126,11 @@ class Exchange:
             self.relay.budget.give(-size)
 
     async def _admit(self) -> None:
-        url_name, path = split_path(self.scope["path"])
-        raw = self.scope["raw_path"]
-        target = raw[3 + len(url_name) :] if url_name else raw
-        self.target = (target or b"/") + (b"?" + query if (query := self.scope["query_string"]) else b"")
-        self.call.path = path
+        # A name is read where nothing has been decoded yet: %2f must not end it.
+        url_name, target = split_path(self.scope["raw_path"].decode("latin-1"))
+        query = self.scope["query_string"]
+        self.target = target.encode("latin-1") + (b"?" + query if query else b"")
+        self.call.path = path = unquote(target)
         self.call.wire = wire_of(self.call.method, path)
         self.call.identity = identify(url_name, self.headers)
         self._check_access()
@@ -182,9 +196,9 @@ class Exchange:
         """Try backends until one begins to answer or none is left to try."""
         excluded: set[str] = set()
         stale: set[str] = set()
-        for number in range(_MOST_ATTEMPTS):
+        for _ in range(_MOST_ATTEMPTS):
             backend = await self._route(excluded)
-            attempt = self._attempt(number, backend)
+            attempt = self._attempt(self.tried, backend)
             self.worker.recorder.intend(attempt)
             backend.open += 1
             backend.calls += 1
@@ -197,6 +211,7 @@ class Exchange:
             self.worker.metrics.retries += 1
             attempt.last = False
             await answer.commit(self, attempt)
+            self.tried += 1
         raise RequestError(f"{_MOST_ATTEMPTS} attempts failed", status=502, code="upstream_failed")
 
     def _attempt(self, number: int, backend: BackendState) -> Attempt:
@@ -219,39 +234,38 @@ class Exchange:
         Raises:
             RequestError: 503 when none came, saying what is wrong with each.
         """
-        router, metrics = self.worker.router, self.worker.metrics
-        since = time.monotonic()
-        while True:
-            backend = router.pick(self.call.identity.execution_id, excluded)
-            if backend is not None:
-                return backend
-            if excluded and router.any_ready():
-                excluded.clear()
-                continue
-            left = self.limits.hold_s - self.call.held_s - (time.monotonic() - since)
-            if left <= 0 or metrics.holding >= self.limits.hold_calls:
-                self.call.held_s += time.monotonic() - since
+        router = self.worker.router
+        while (backend := self._pick(excluded)) is None:
+            left = self.limits.hold_s - self.call.held_s
+            if left <= 0 or self.worker.metrics.holding >= self.limits.hold_calls:
                 raise RequestError(f"no engine is ready: {router.why_not()}", status=503, code="no_backend")
-            self.clock.enter(Phase.HOLD)
-            metrics.holding += 1
-            try:
-                await self._await_backend(left)
-            finally:
-                metrics.holding -= 1
-            held = time.monotonic() - since
-            self.call.held_s += held
-            self.clock.extend(held)
-            since = time.monotonic()
+            await self._hold(left)
             excluded.clear()
+        return backend
 
-    async def _await_backend(self, seconds: float) -> None:
+    def _pick(self, excluded: set[str]) -> BackendState | None:
+        """A ready backend; when all that are ready have failed once, one of them again."""
+        router, execution = self.worker.router, self.call.identity.execution_id
+        backend = router.pick(execution, excluded)
+        if backend is None and router.any_ready():
+            excluded.clear()
+            backend = router.pick(execution)
+        return backend
+
+    async def _hold(self, seconds: float) -> None:
+        """Wait until some backend serves, at most so long."""
+        metrics, since = self.worker.metrics, time.monotonic()
+        self.clock.enter(Phase.HOLD)
+        metrics.holding += 1
         try:
             await asyncio.wait_for(self.worker.available.wait(), seconds)
         except TimeoutError:
             pass
-        except asyncio.CancelledError:
-            await answer.stopped(self, Attempt(self.call), None)
-            raise ClientLeft from None
+        finally:
+            metrics.holding -= 1
+            held = time.monotonic() - since
+            self.call.held_s += held
+            self.clock.extend(held)
 
     async def _try(
         self, attempt: Attempt, backend: BackendState, excluded: set[str], stale: set[str]
@@ -290,8 +304,7 @@ class Exchange:
             if response.status == 400 and body is not self.call.body and not self.fields_refused and hide:
                 # Maybe it is our fields that it refuses; the client must never see that.
                 self.fields_refused = True
-                attempt.error = (await response.read())[:500].decode(errors="replace")
-                return True
+                return await answer.refused(self, attempt, response)
             await answer.deliver(self, attempt, response, hide)
         return False
 
@@ -358,7 +371,9 @@ class Exchange:
 
     async def _refuse(self, error: RequestError) -> None:
         """Say no in the wire's form, and record that we did."""
-        attempt = Attempt(self.call, outcome=Outcome.REJECTED, status=error.status, error=error.message)
+        attempt = Attempt(
+            self.call, self.tried, outcome=Outcome.REJECTED, status=error.status, error=error.message
+        )
         if error.code == "no_backend":
             attempt.phase = Phase.HOLD
         await answer.commit(self, attempt)

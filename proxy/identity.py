@@ -40,7 +40,13 @@ def checked_name(name: str, source: str) -> str:
 
 
 def split_path(path: str) -> tuple[str | None, str]:
-    """`/x/<execution>/v1/...` -> (execution, `/v1/...`); other paths are returned as they are."""
+    """`/x/<execution>/v1/...` -> (execution, `/v1/...`); other paths are returned as they are.
+
+    Raises:
+        RequestError: a name from which a path could be formed, or no path at all.
+    """
+    if not path.startswith("/"):
+        raise RequestError(f"`{path[:140]}` is not a path", code="invalid_path")
     if not path.startswith("/x/"):
         return None, path
     name, slash, rest = path[3:].partition("/")
