@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -141,5 +142,8 @@ def run_single(settings: ProxySettings, ready: Callable[[str], None]) -> int:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run on uvloop, with as many open files as the system allows: a call takes two."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)

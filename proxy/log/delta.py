@@ -9,8 +9,9 @@ shares all but the last block. xxh3 only matches; what is stored is proven by th
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 import numpy as np
 import xxhash
@@ -20,6 +21,7 @@ from gyre.proxy.capture.reply import Ids
 BLOCK = 1024
 _MOST_ENTRIES = 500_000
 _MOST_LISTS = 256
+_MOST_TEXTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class _Execution:
     lists: OrderedDict[RowKey, list[bytes]] = field(default_factory=OrderedDict)
     chains: dict[bytes, tuple[RowKey, int]] = field(default_factory=dict)
     """The same for lists of message addresses."""
+    texts: deque[tuple[list[int], bytes]] = field(default_factory=lambda: deque(maxlen=_MOST_TEXTS))
+    """The last prompts given as text: where their pieces end, and the digest of it all."""
 
 
 class DeltaIndex:
@@ -100,6 +104,26 @@ class DeltaIndex:
                 break
             shared += 1
         return shared
+
+    def split_text(self, execution: str, literal: bytes) -> list[bytes]:
+        """A JSON string in pieces, the first of them those of an earlier prompt that it extends.
+
+        The closing quote is a piece of its own; without it an extended string begins with the other.
+        """
+        known = self._executions.get(execution)
+        ends: list[int] = []
+        for candidate, digest in known.texts if known else ():
+            at = candidate[-1]
+            if at > (ends[-1] if ends else 0) and xxhash.xxh3_128_digest(literal[:at]) == digest:
+                ends = candidate
+        cuts = sorted({0, *ends, len(literal) - 1, len(literal)})
+        return [literal[start:end] for start, end in pairwise(cuts)]
+
+    def add_text(self, execution: str, pieces: list[bytes]) -> None:
+        """The pieces are on disk: a longer prompt may begin with them."""
+        ends = list(accumulate(map(len, pieces[:-1])))
+        digest = xxhash.xxh3_128_digest(b"".join(pieces[:-1]))
+        self._executions.setdefault(execution, _Execution()).texts.append((ends, digest))
 
     def add(
         self, execution: str, row: RowKey, match: Match | None, output: Ids | None, addresses: list[bytes]

@@ -4,7 +4,7 @@ In the envelope a marker, a JSON string at the top level, stands for each part t
 
     "gyre:messages:<sep>"    the array of messages, joined with <sep>, which is `,` or `, `
     "gyre:tools:<sep>"       the array of tools
-    "gyre:prompt"            the prompt text of /completions: the only entry of the message list
+    "gyre:prompt"            the prompt text of /completions: the message list's entries, one after another
     "gyre:prompt_ids:<sep>"  a prompt given as a list of token ids
 
 A body that contains a marker of its own, or that is not given back byte for byte, is stored raw.
@@ -26,7 +26,7 @@ def restore(
     def part(match: re.Match[bytes]) -> bytes:
         name, separator = match.groups()
         if name is None:
-            return messages[0]
+            return b"".join(messages)
         if name == b"prompt_ids":
             items: Sequence[bytes] = [b"%d" % token for token in prompt_ids or ()]
         else:

@@ -29,6 +29,8 @@ class Rows:
     match: Match | None
     outputs: list[Ids | None]
     addresses: list[bytes]
+    pieces: list[bytes]
+    """Of a prompt given as text."""
 
     @property
     def bytes(self) -> int:
@@ -44,6 +46,8 @@ class Rows:
             key = RowKey(record.call_id, record.attempt, record.choice)
             index.add(record.identity.execution_id, key, self.match, output, self.addresses)
             messages.remember(record.new_messages)
+        if self.pieces:
+            index.add_text(self.records[0].identity.execution_id, self.pieces)
 
 
 @dataclass(slots=True)
@@ -57,6 +61,7 @@ class _Request:
     addresses: list[bytes] = field(default_factory=list)
     tools: list[bytes] = field(default_factory=list)
     new: list[NewMessage] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
 
 
 def rows_of(
@@ -75,7 +80,7 @@ def rows_of(
     ]
     records[0].new_messages = request.new
     outputs = [np.array(choice.ids, np.int32) if choice.ids else None for choice in choices]
-    return Rows(records, match, outputs, request.addresses)
+    return Rows(records, match, outputs, request.addresses, request.pieces)
 
 
 def _request(
@@ -88,12 +93,13 @@ def _request(
     if call.top is None:
         return _Request(raw=call.body[:_KEPT] or None)
     parts = take_apart(call.body, call.top, call.wire, captured.prompt_ids)
+    execution = call.identity.execution_id
+    pieces = index.split_text(execution, bytes(parts.messages[0])) if parts.kind == "prompt" else []
     try:
-        addresses, new = messages.addresses(parts.messages, parts.kind)
+        addresses, new = messages.addresses([*pieces] or parts.messages, parts.kind)
         tools, new_tools = messages.addresses(parts.tools, "tool")
     except UnicodeDecodeError:
         return _Request(raw=call.body)
-    execution = call.identity.execution_id
     parent = match.parent if match else index.match_messages(execution, addresses)
     return _Request(
         envelope=parts.envelope if _is_text(parts) else None,
@@ -103,6 +109,7 @@ def _request(
         addresses=addresses,
         tools=tools,
         new=_distinct(new + new_tools),
+        pieces=pieces,
     )
 
 
