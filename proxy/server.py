@@ -27,6 +27,7 @@ from gyre.proxy.stop import Stop, stop_on_signals
 from gyre.proxy.worker import Worker
 
 log = logging.getLogger(__name__)
+_OPEN_FILES = 1 << 16
 _UNWIND_S = 2.0
 """How long calls that were cut at the end of a shutdown may take to be recorded."""
 
@@ -142,8 +143,10 @@ def run_single(settings: ProxySettings, ready: Callable[[str], None]) -> int:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run on uvloop, with as many open files as the system allows: a call takes two."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """Run on uvloop, allowed enough open files: a call takes two, and many systems begin with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gyre.cli.main import main
 from gyre.proxy.address import announce, listen, url_of, withdraw
 from gyre.proxy.errors import ConfigError
 from gyre.proxy.log.folder import create_folder
@@ -83,6 +86,41 @@ def test_a_port_in_use_is_named(tmp_path: Path, engine: FakeEngine) -> None:
         f"error: cannot listen on `127.0.0.1:{port}`: another process listens there",
         "hint: choose another `--port`, or 0 for a free one",
     ]
+
+
+def test_more_calls_may_be_open_than_the_soft_limit_of_files(tmp_path: Path, engine: FakeEngine) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        proxy = ProxyProcess(tmp_path, engine.url).__enter__()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with contextlib.ExitStack() as open_connections:
+        open_connections.push(proxy.__exit__)
+        for _ in range(400):
+            open_connections.enter_context(socket.create_connection(("127.0.0.1", proxy.port)))
+        assert proxy.get("/healthz")["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--logs", "x"], "error: no engine given"),
+        (["--upstream", "http://a"], "error: no log folder given"),
+        (["--upstream", "a", "--logs", "x"], "error: `a` is not the base URL of an engine"),
+        (["--profile", "vllm", "--logs", "x"], "error: `--profile` says what `--upstream` is"),
+        (["--config", "/no/such.toml"], "error: cannot read `/no/such.toml`"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_error_and_a_hint(
+    capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["proxy", *options])
+    assert ended.value.code == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith(message)
+    assert len(shown.err.splitlines()) <= 2 and shown.out == ""
 
 
 def test_a_folder_of_a_newer_format_is_refused_before_anything_is_served(tmp_path: Path) -> None:
