@@ -24,7 +24,7 @@ from gyre.proxy.worker import Worker
 
 ORPHAN_S = 10.0
 """How long a worker whose supervisor died may finish its calls."""
-_REPORT_S = 1.0
+_REPORT_S = 0.25
 _PR_SET_PDEATHSIG = 1
 
 
