@@ -175,6 +175,25 @@ def _line(table: Table, row: Figures) -> str:
     )
 
 
+def markdown(rows: Sequence[Figures], bars: Sequence[Bar], remarks: Sequence[str]) -> str:
+    """The same for docs/measurements.md, with less of it."""
+    table = Table(rows)
+    lines = [f"Machine: {machine()}.", "", "| bar | measured | limit | |", "|---|---|---|---|"]
+    for bar in bars:
+        verdict = "met" if bar.met else "**missed**"
+        lines.append(f"| {bar.name} | {bar.value:.2f} {bar.unit} | {bar.limit:g} | {verdict} |")
+    lines += ["", "| cell | system | CPU us/call | ratio | us/event | first byte ms | spread |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for row in rows:
+        ratio = table.ratio(row.cell, "cpu_us_call") if row.system == GYRE else None
+        event = f"{median(row.cpu_us_event):.1f}" if row.cpu_us_event else ""
+        lines.append(
+            f"| {row.cell} | {row.system} | {median(row.cpu_us_call):,.0f} | {f'{ratio:.2f}' if ratio else ''} "
+            f"| {event} | {median(row.first_byte_p50_ms):.2f} | {row.spread:.2f} |"
+        )
+    return "\n".join([*lines, "", *(f"- {remark}" for remark in remarks)])
+
+
 def machine() -> str:
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import pstats
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import duckdb
@@ -136,11 +137,9 @@ def exact_rows(logs: Path) -> int:
     return int(row[0]) if row else 0
 
 
-def profile(bench: Bench, calls: int) -> None:
-    """Where gyre's time goes at 2 KB x 32, by cProfile."""
-    import pstats
-
-    cell = replace(next(cell for cell in CELLS if cell.name == "2 KB x 32"), calls=calls)
+def profile(bench: Bench, name: str) -> None:
+    """Where gyre's time goes in one cell, by cProfile."""
+    cell = next(cell for cell in CELLS if cell.name == name)
     out = bench.scratch / "gyre.prof"
     with bench.gyre(bench.scratch / "profiled", profile=out) as server:
         bench.load(cell, server, "gyre-profile")
@@ -154,7 +153,15 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--only", default="", help="only cells whose name contains this")
     options.add_argument("--bare", action="store_true", help="the pass-through alone, without gyre")
     options.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
-    options.add_argument("--profile", action="store_true", help="profile gyre at 2 KB x 32 and stop")
+    options.add_argument("--markdown", action="store_true", help="tables for docs/measurements.md")
+    options.add_argument(
+        "--profile",
+        nargs="?",
+        const="2 KB x 32",
+        choices=[cell.name for cell in CELLS],
+        metavar="CELL",
+        help="profile gyre in one cell (default `2 KB x 32`) and stop",
+    )
     return options.parse_args(arguments)
 
 
@@ -181,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         bench = Bench(upstream, Path(scratch), rounds, recording=not chosen.bare)
         if chosen.profile:
-            profile(bench, calls=6400)
+            profile(bench, chosen.profile)
             return 0
         run(bench, chosen)
     if chosen.json:
@@ -189,5 +196,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bars = [asdict(bar) | {"met": bar.met} for bar in bench.bars]
         print(json.dumps(document | {"figures": [asdict(row) for row in bench.rows], "bars": bars}))
     else:
-        print(report.show(bench.rows, bench.bars, bench.remarks))
+        show = report.markdown if chosen.markdown else report.show
+        print(show(bench.rows, bench.bars, bench.remarks))
     return int(bool(bench.failures) or not all(bar.met for bar in bench.bars))
