@@ -188,8 +188,8 @@ def markdown(rows: Sequence[Figures], bars: Sequence[Bar], remarks: Sequence[str
         ratio = table.ratio(row.cell, "cpu_us_call") if row.system == GYRE else None
         event = f"{median(row.cpu_us_event):.1f}" if row.cpu_us_event else ""
         lines.append(
-            f"| {row.cell} | {row.system} | {median(row.cpu_us_call):,.0f} | {f'{ratio:.2f}' if ratio else ''} "
-            f"| {event} | {median(row.first_byte_p50_ms):.2f} | {row.spread:.2f} |"
+            f"| {row.cell} | {row.system} | {median(row.cpu_us_call):,.0f} "
+            f"| {f'{ratio:.2f}' if ratio else ''} | {event} | {median(row.first_byte_p50_ms):.2f} | {row.spread:.2f} |"
         )
     return "\n".join([*lines, "", *(f"- {remark}" for remark in remarks)])
 
