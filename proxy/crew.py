@@ -37,7 +37,7 @@ from gyre.proxy.executions import MOST
 from gyre.proxy.logs import LogFormat
 from gyre.proxy.settings import ProxySettings
 from gyre.proxy.shared import Shared
-from gyre.proxy.status import ExecutionQuery, ExecutionStatus, Status, merge, retired, selected
+from gyre.proxy.status import ExecutionQuery, ExecutionStatus, Status, merge, retired, selected, selected_here
 
 _APPLY_S = 30.0
 """How long a command waits for a worker that does not react."""
@@ -106,10 +106,9 @@ class Crew:
         self.hands.remove(hand)
         last = retired(replace(hand.status, executions=hand.executions))
         self._gone = merge([self._gone, last])
-        for name in sorted(self._gone.executions, key=lambda name: self._gone.executions[name].last_ns)[
-            :-MOST
-        ]:
-            del self._gone.executions[name]
+        known = self._gone.executions
+        for name in sorted(known, key=lambda name: known[name].last_ns)[:-MOST]:
+            del known[name]
 
     async def submit(self, command: Command) -> None:
         """Returns when every worker has carried it out; one that died meanwhile is replaced by one that has.
@@ -134,9 +133,14 @@ class Crew:
             backends={name: b for name, b in self._gone.backends.items() if name in backends},
         )
         status = merge([*(hand.status for hand in hands), gone])
-        tables = [*(hand.executions for hand in hands), self._gone.executions]
+        tables = [*(hand.executions for hand in hands), self._gone.executions, self._told(query)]
         status.executions = {execution.name: execution for execution in selected(tables, query)}
         return status
+
+    def _told(self, query: ExecutionQuery) -> dict[str, ExecutionStatus]:
+        """What commands said of executions, whatever became of the workers that carried them out."""
+        wanted = replace(query, limit=MOST if query.limit else 0)
+        return {told.name: told for told in selected_here(self._shared.executions, wanted)}
 
     async def seal(self) -> list[SealReport]:
         """Rotate and seal in one worker after the other, since only one can seal at a time."""

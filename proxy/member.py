@@ -81,6 +81,8 @@ class Member:
         self._worker = Worker(start.settings)
         for command in start.replay:
             self._worker.apply(command)
+        # What was replayed is the supervisor's own, and nothing new.
+        self._reported = self._worker.executions.turn
 
     async def _serve(self) -> None:
         """Returns when it accepts."""

@@ -253,6 +253,19 @@ def test_a_question_is_answered_for_all_and_the_dead_are_counted_in() -> None:
     play(scene)
 
 
+def test_what_was_put_is_known_whatever_becomes_of_the_workers() -> None:
+    async def scene(crew: Crew) -> None:
+        one = await served(crew)
+        await crew.submit(PutExecution("e1", task="t"))
+        await one.die()
+        (listed,) = (await crew.status(ExecutionQuery(limit=1))).executions.values()
+        (named,) = (await crew.status(ExecutionQuery(name="e1"))).executions.values()
+        assert listed == named
+        assert (named.task, named.put, named.calls) == ("t", True, 0)
+
+    play(scene)
+
+
 def test_a_backend_that_was_removed_is_not_shown_for_the_sake_of_the_dead() -> None:
     async def scene(crew: Crew) -> None:
         one = await served(crew)
