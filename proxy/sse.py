@@ -15,8 +15,8 @@ class EventTooLarge(Exception):
 class EventSplitter:
     """Cuts a byte stream into whole events, each with the blank line that ends it.
 
-    Time is linear in the bytes when one event of megabytes arrives in small reads: nothing is joined
-    before a line end comes.
+    Time is linear in the bytes even when one event of megabytes arrives in small reads: only the
+    last three bytes of what is pending can be part of an end.
     """
 
     def __init__(self, limit: int) -> None:
@@ -38,7 +38,7 @@ class EventSplitter:
         if not self._pending:
             return self._split(data)
         # One character is searched for at memory speed, a pair is not; ids have no line ends at all.
-        if b"\n" not in data and b"\r" not in data:
+        if (b"\n" not in data and b"\r" not in data) or not _may_end(self._pending[-1][-3:] + data):
             self._hold(data, [])
             return []
         whole = b"".join([*self._pending, data])
@@ -81,6 +81,10 @@ class EventSplitter:
         self._size += len(data)
         if self._size > self._limit:
             raise EventTooLarge(events, self.rest())
+
+
+def _may_end(seam: bytes) -> bool:
+    return b"\n\n" in seam or b"\n\r" in seam or b"\r\r" in seam
 
 
 def _blank_line(data: bytes, start: int) -> int:
