@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import httpx
 import uvicorn
+import uvloop
 
 from gyre.proxy.app import build
 from gyre.proxy.calls import CallRecord, Record
@@ -32,15 +33,19 @@ T = TypeVar("T")
 
 
 class RunningProxy:
-    """Settings are given as flags: `RunningProxy(tmp_path, engine, **{"timeouts.idle": 0.2})`."""
+    """Settings are given as flags: `RunningProxy(tmp_path, engine, **{"timeouts.idle": 0.2})`.
 
-    def __init__(self, logs: Path, *engines: FakeEngine | str, **flags: Any) -> None:
+    `ready`: wait until a backend serves; not for engines that are down on purpose.
+    """
+
+    def __init__(self, logs: Path, *engines: FakeEngine | str, ready: bool = True, **flags: Any) -> None:
         urls = [engine if isinstance(engine, str) else engine.url for engine in engines]
         flags.setdefault("backends", [{"url": url} for url in urls])
         flags.setdefault("shutdown_s", 2.0)
         self.logs = logs
         self.settings = load_settings(None, {"logs": str(logs), **flags})
         self.url = ""
+        self._ready = ready
         self.worker: Worker
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._main, daemon=True)
@@ -56,7 +61,11 @@ class RunningProxy:
         headers = body.pop("headers", None)
         body.setdefault("model", "fake")
         body.setdefault("messages", [{"role": "user", "content": "hi"}])
-        return httpx.post(self.base(execution) + "/chat/completions", json=body, headers=headers, timeout=30)
+        return self.post(self.base(execution) + "/chat/completions", json=body, headers=headers)
+
+    def post(self, url: str, **how: Any) -> httpx.Response:
+        """`verify` is for TLS alone, but the list of authorities would be read, which takes 25 ms."""
+        return httpx.post(url, verify=False, **{"timeout": 30, **how})
 
     def records(self) -> list[Record]:
         """Everything in the journal, in commit order."""
@@ -94,7 +103,7 @@ class RunningProxy:
 
     def _main(self) -> None:
         try:
-            asyncio.run(self._serve())
+            uvloop.run(self._serve())
         except BaseException as error:  # carried to the test's thread
             self._failure = error
             self._started.set()
@@ -107,21 +116,20 @@ class RunningProxy:
         config = uvicorn.Config(
             relay, http="httptools", loop="none", ws="none", lifespan="off", access_log=False, log_config=None
         )
+        # Its `serve` would look only every 0.1 s whether it shall end.
         server = uvicorn.Server(config)
-        server.config.load()
+        config.load()
+        server.lifespan = config.lifespan_class(config)
         await relay.start()
-        serving = asyncio.create_task(server._serve(sockets=[listener]))
+        await server.startup(sockets=[listener])
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        while not server.started:
-            await asyncio.sleep(0.005)
-        if self.worker.router.backends:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.worker.available.wait(), 1.0)
+        if self._ready and self.worker.router.backends:
+            await asyncio.wait_for(self.worker.available.wait(), 5.0)
         self._started.set()
         await self._stop.wait()
         await relay.stop(seal=False)
-        server.should_exit = True
-        await serving
+        server.force_exit = True
+        await server.shutdown(sockets=[listener])
 
 
 def events_of(response: httpx.Response) -> Sequence[bytes]:

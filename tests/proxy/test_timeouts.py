@@ -73,7 +73,7 @@ def test_a_backend_that_never_accepts_reaches_the_connect_limit(tmp_path: Path) 
     with black_hole() as url:
         backends = [{"url": url, "name": "hole", "profile": "text"}]
         flags = limits("connect") | {"limits.hold_s": 0.5}
-        with RunningProxy(tmp_path, backends=backends, **flags) as proxy:
+        with RunningProxy(tmp_path, backends=backends, ready=False, **flags) as proxy:
             proxy.worker.router.backends["hole"].ready = True
             proxy.run(refresh(proxy))
             answer = proxy.chat()
@@ -89,7 +89,8 @@ async def refresh(proxy: RunningProxy) -> None:
 
 
 def test_the_total_limit_ends_a_call_that_waits_for_a_backend(tmp_path: Path) -> None:
-    with RunningProxy(tmp_path, refused_url(), **limits("total"), **{"limits.hold_s": 9.0}) as proxy:
+    flags = limits("total") | {"limits.hold_s": 9.0}
+    with RunningProxy(tmp_path, refused_url(), ready=False, **flags) as proxy:
         answer = proxy.chat()
         (row,) = proxy.rows()
     assert answer.status_code == 504
@@ -98,7 +99,7 @@ def test_the_total_limit_ends_a_call_that_waits_for_a_backend(tmp_path: Path) ->
 
 
 def test_a_client_that_leaves_while_its_call_waits_is_recorded(tmp_path: Path) -> None:
-    with RunningProxy(tmp_path, refused_url()) as proxy:
+    with RunningProxy(tmp_path, refused_url(), ready=False) as proxy:
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(proxy.base() + "/chat/completions", json={"messages": []}, timeout=0.1)
         (row,) = proxy.rows()
