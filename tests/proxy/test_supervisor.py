@@ -19,8 +19,8 @@ from tests.engines.fake import FakeEngine
 from tests.engines.script import Answer
 from tests.proxy.processes import ProxyProcess, Stream, accepts, end, listens_nowhere, wait_for
 
-SLOW = Answer(text="a slow answer in pieces", gap=0.25)
-"""About two seconds when streamed."""
+SLOW = Answer(text="a slow answer in pieces", gap=0.15)
+"""About a second when streamed."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def proxy(tmp_path: Path, engine: FakeEngine) -> Iterator[ProxyProcess]:
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory, engine: FakeEngine) -> Iterator[ProxyProcess]:
-    """For tests that leave it as they found it."""
+    """For tests that leave it as they found it; the last one ends it."""
     with ProxyProcess(tmp_path_factory.mktemp("common"), engine.url, "--workers", "2") as proxy:
         both_workers_take_calls(proxy)
         yield proxy
@@ -143,14 +143,6 @@ def test_a_supervisor_that_is_asked_to_end_finishes_open_streams(proxy: ProxyPro
     assert "ERROR" not in proxy.stderr
 
 
-def test_ctrl_c_reaches_the_whole_process_group_and_ends_gracefully(proxy: ProxyProcess) -> None:
-    stream = Stream(proxy)
-    os.killpg(proxy.process.pid, signal.SIGINT)
-    assert proxy.process.wait(30) == 0
-    stream.join(10)
-    assert stream.text.endswith("data: [DONE]\n\n")
-
-
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     with (
         FakeEngine(script=Answer(text="never", hang_after=1)) as engine,
@@ -177,3 +169,11 @@ def ignore_disconnect(proxy: ProxyProcess) -> None:
 def test_no_setting_stands_on_a_workers_command_line(common: ProxyProcess, engine: FakeEngine) -> None:
     for worker in common.workers():
         assert engine.url not in " ".join(worker.cmdline())
+
+
+def test_ctrl_c_reaches_the_whole_process_group_and_ends_gracefully(common: ProxyProcess) -> None:
+    stream = Stream(common)
+    os.killpg(common.process.pid, signal.SIGINT)
+    assert common.process.wait(30) == 0
+    stream.join(10)
+    assert stream.text.endswith("data: [DONE]\n\n")
