@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
 from gyre.cli.main import main
+from gyre.proxy import read_log
 from gyre.proxy.capture.profiles import Engine
 from gyre.proxy.diagnosis import Diagnosis, Finding, Grade
 from gyre.proxy.doctor import diagnose
@@ -16,6 +18,7 @@ from gyre.proxy.errors import UpstreamError
 from tests.engines.fake import FakeEngine, refused_url
 from tests.engines.script import Answer, Request, ToolCall
 from tests.engines.shapes import Kind
+from tests.proxy.running import RunningProxy
 
 IDS = ("prompt ids", "sampled ids", "streamed ids")
 
@@ -67,6 +70,18 @@ def test_three_calls_are_made_under_a_name_of_their_own() -> None:
 def test_the_base_url_may_end_in_v1() -> None:
     with FakeEngine(script=weather) as engine, httpx.Client() as client:
         assert diagnose(client, f"{engine.url}/v1/").ok
+
+
+def test_through_a_proxy_it_sees_the_same_and_is_recorded(tmp_path: Path) -> None:
+    with FakeEngine(script=weather) as engine, RunningProxy(tmp_path, engine) as proxy:
+        with httpx.Client() as client:
+            through = diagnose(client, proxy.url)
+        direct = examine(engine)
+    assert through.ok
+    assert through.findings == direct.findings
+    calls = read_log(tmp_path).calls.to_pylist()
+    recorded = [(call["execution_id"], call["capture_quality"]) for call in calls if call["wire"] == "chat"]
+    assert recorded == [("doctor", "exact")] * 3
 
 
 def test_a_hosted_api_without_ids_fails_with_a_remedy() -> None:
