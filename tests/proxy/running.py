@@ -116,7 +116,7 @@ class RunningProxy:
         config = uvicorn.Config(
             relay, http="httptools", loop="none", ws="none", lifespan="off", access_log=False, log_config=None
         )
-        # Its `serve` would look only every 0.1 s whether it shall end.
+        # Its own `serve` and `shutdown` sleep for 0.1 s each.
         server = uvicorn.Server(config)
         config.load()
         server.lifespan = config.lifespan_class(config)
@@ -128,8 +128,10 @@ class RunningProxy:
         self._started.set()
         await self._stop.wait()
         await relay.stop(seal=False)
-        server.force_exit = True
-        await server.shutdown(sockets=[listener])
+        server.servers[0].close()
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+        await server.servers[0].wait_closed()
 
 
 def events_of(response: httpx.Response) -> Sequence[bytes]:
