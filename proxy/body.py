@@ -10,6 +10,8 @@ import zstandard
 from gyre.proxy.clock import Receive
 from gyre.proxy.errors import RequestError
 
+_PIECE = 1024
+
 
 class ClientLeft(Exception):
     """The client closed the connection before its request was whole."""
@@ -65,27 +67,32 @@ def decoded(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def _inflate(name: str, body: bytes, limit: int) -> bytes:
-    if name == "zstd":
-        return _inflate_zstd(body, limit)
-    if name not in ("gzip", "x-gzip", "deflate"):
-        raise RequestError(
-            f"content-encoding `{name}` is not supported", status=415, code="unsupported_content_encoding"
-        )
-    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    data = inflater.decompress(body, limit + 1)
-    if len(data) > limit:
-        raise too_large(limit)
+    """All members or frames of `body`, in pieces so small that none inflates beyond some megabytes."""
+    parts, size = [], 0
+    inflater = _inflater(name)
+    for at in range(0, len(body), _PIECE):
+        piece = body[at : at + _PIECE]
+        while piece:
+            if inflater.eof:
+                inflater = _inflater(name)
+            parts.append(inflater.decompress(piece))
+            size += len(parts[-1])
+            if size > limit:
+                raise too_large(limit)
+            piece = inflater.unused_data
     if not inflater.eof:
         raise zlib.error("it ends too early")
-    return data
+    return b"".join(parts)
 
 
-def _inflate_zstd(body: bytes, limit: int) -> bytes:
-    reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body, read_across_frames=True)
-    data = reader.read(limit + 1)
-    if len(data) > limit:
-        raise too_large(limit)
-    return data
+def _inflater(name: str) -> zlib._Decompress | zstandard.ZstdDecompressionObj:
+    if name == "zstd":
+        return zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+    if name in ("gzip", "x-gzip", "deflate"):
+        return zlib.decompressobj(zlib.MAX_WBITS | 32)
+    raise RequestError(
+        f"content-encoding `{name}` is not supported", status=415, code="unsupported_content_encoding"
+    )
 
 
 def inflater_of(encoding: str | None) -> zlib._Decompress | None:
