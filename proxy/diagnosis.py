@@ -85,14 +85,19 @@ NO_IDS = (
     "serve the model with vLLM 0.10.2+, SGLang, llama.cpp or `gyre engine`: text alone cannot be trained on"
 )
 
+LLAMACPP_STREAMS = (
+    "while it streams, llama.cpp leaves out the end token and parts of characters of several tokens; "
+    "such calls are recorded and never trained on, plain calls are whole"
+)
+
 
 def findings(engine: Engine, probes: Sequence[Probe]) -> list[Finding]:
     """What the three answers show. Pure."""
     plain, stream, tool = (next(p for p in probes if p.kind == kind) for kind in Kind)
     return [
         _prompt_ids(plain, stream),
-        _sampled_ids("sampled ids", plain),
-        _sampled_ids("streamed ids", stream),
+        _sampled_ids("sampled ids", engine, plain),
+        _sampled_ids("streamed ids", engine, stream),
         _logprobs(plain, stream),
         _distribution(engine, plain),
         _usage(plain, stream),
@@ -117,22 +122,20 @@ def _problems(probes: Sequence[Probe]) -> str:
     return "; ".join(f"{p.kind} call answered {p.status}: {p.problem}" for p in probes if p.problem)
 
 
-def _sampled_ids(what: str, probe: Probe) -> Finding:
+def _sampled_ids(what: str, engine: Engine, probe: Probe) -> Finding:
     if probe.problem:
         return Finding(what=what, grade=Grade.MISSING, detail=_problems([probe]))
     if "no_content" in probe.flags:
+        detail = "the answer has no recognisable content"
         remedy = "a proxy in between may rewrite answers: point gyre at the engine itself"
-        return Finding(
-            what=what, grade=Grade.MISSING, detail="the answer has no recognisable content", remedy=remedy
-        )
+        return Finding(what=what, grade=Grade.MISSING, detail=detail, remedy=remedy)
     if not probe.sampled:
         return Finding(what=what, grade=Grade.MISSING, detail="the engine gives none", remedy=NO_IDS)
     if probe.ids_complete or probe.flags == ("prompt_ids_missing",):
         return Finding(what=what, grade=Grade.EXACT, detail=f"{probe.sampled} ids")
-    detail = f"{probe.sampled} ids; {', '.join(probe.flags)}"
-    return Finding(
-        what=what, grade=Grade.PARTIAL, detail=detail, remedy="such calls are recorded, never trained"
-    )
+    detail = f"{probe.sampled} ids, {probe.usage.completion} by `usage`: {', '.join(probe.flags)}"
+    remedy = LLAMACPP_STREAMS if engine == Engine.LLAMACPP else "such calls are recorded and never trained on"
+    return Finding(what=what, grade=Grade.PARTIAL, detail=detail, remedy=remedy)
 
 
 def _logprobs(*probes: Probe) -> Finding:
@@ -140,9 +143,9 @@ def _logprobs(*probes: Probe) -> Finding:
     if any(probe.logprobs == LogprobQuality.NONE for probe in probes):
         remedy = "allow `logprobs` on the engine (vLLM: `--max-logprobs` above 0)"
         return Finding(what=what, grade=Grade.MISSING, detail="not for every call", remedy=remedy)
-    if any(probe.quality != CaptureQuality.EXACT for probe in probes):
-        return Finding(what=what, grade=Grade.PARTIAL, detail="not one for each sampled id")
-    return Finding(what=what, grade=Grade.EXACT, detail="one for each sampled id")
+    if any("logprobs_incomplete" in probe.flags for probe in probes):
+        return Finding(what=what, grade=Grade.PARTIAL, detail="not one for each captured id")
+    return Finding(what=what, grade=Grade.EXACT, detail="one for each captured id")
 
 
 def _distribution(engine: Engine, probe: Probe) -> Finding:

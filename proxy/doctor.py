@@ -29,10 +29,11 @@ HEADERS = {
     # llama.cpp closes a connection after a stream without saying so; the next request would fail.
     "connection": "close",
 }
-MAX_TOKENS = 48
+MAX_TOKENS = 256
+"""Enough for answers to end by themselves: some engines lose the end token, and only then it shows."""
 EVENT_LIMIT = 64 << 20
 CHAT = "/v1/chat/completions"
-MESSAGES = [{"role": "user", "content": "Count from one to five. What is the weather in Paris?"}]
+MESSAGES = [{"role": "user", "content": "What is the weather in Paris? Answer in a few words."}]
 TOOL = {
     "type": "function",
     "function": {
