@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gyre.proxy.diagnosis import Diagnosis
 
 SCHEMA = 1
+ALL_WELL = "all token ids can be captured"
+IDS_MISSING = "token ids are missing: calls without them are recorded and cannot be trained on"
 
 
 class Profile(StrEnum):
@@ -68,12 +70,12 @@ def show(diagnosis: Diagnosis) -> None:
     rows = [(f.what, f.grade.value, f.detail) for f in diagnosis.findings]
     title = f"{diagnosis.url}  engine {diagnosis.engine.value}, model {diagnosis.model}"
     output.print_table(title, ["what", "captured", "detail"], rows)
+    print()
     for finding in diagnosis.findings:
         if finding.remedy:
             print(f"{finding.what}: {finding.remedy}")
-    print(
-        "\nall token ids can be captured" if diagnosis.ok else "token ids are missing: not fit for training"
-    )
+    print()
+    print(ALL_WELL if diagnosis.ok else IDS_MISSING)
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
