@@ -105,7 +105,7 @@ class Upstream:
                 continue
             if name in _KEYS and (key or self._is_ours(value)):
                 continue
-            out.append((name.decode("latin-1"), value.decode("latin-1")))
+            out.append((name.decode("latin-1"), _text(value)))
         if key:
             out.append(("authorization", f"Bearer {key}"))
         return out
@@ -152,6 +152,14 @@ class Upstream:
         timeout = aiohttp.ClientTimeout(total=60)
         async with self._session.post(url, data=body, headers=headers, timeout=timeout) as response:
             return await response.read()
+
+
+def _text(value: bytes) -> str:
+    """aiohttp sends text as UTF-8; values that are none become it."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 class Prober:

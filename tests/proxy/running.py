@@ -25,6 +25,7 @@ from gyre.proxy.app import build
 from gyre.proxy.calls import CallRecord, Record
 from gyre.proxy.log.scan import Damage, scan
 from gyre.proxy.plane import LocalPlane
+from gyre.proxy.relay import Relay
 from gyre.proxy.settings import load_settings
 from gyre.proxy.worker import Worker
 from tests.engines.fake import FakeEngine
@@ -47,6 +48,7 @@ class RunningProxy:
         self.url = ""
         self._ready = ready
         self.worker: Worker
+        self.relay: Relay
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._main, daemon=True)
         self._loop: asyncio.AbstractEventLoop
@@ -111,7 +113,7 @@ class RunningProxy:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self.worker = Worker(self.settings)
-        relay = build(self.worker, LocalPlane(self.worker))
+        relay = self.relay = build(self.worker, LocalPlane(self.worker))
         listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         config = uvicorn.Config(
             relay, http="httptools", loop="none", ws="none", lifespan="off", access_log=False, log_config=None
