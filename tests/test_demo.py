@@ -9,9 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-import duckdb
 import psutil
 import pytest
+
+from gyre.proxy import read_log
 
 DEMO = str(Path(__file__).parents[1] / "examples" / "demo" / "run.py")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -33,15 +34,12 @@ def test_the_demo_records_a_run_and_proves_its_log(tmp_path: Path) -> None:
     text, _ = process.communicate()
     assert process.returncode == 0, text
     assert "all recorded data is as captured" in text
-    files = f"{tmp_path}/demo-logs/calls/*.parquet"
-    query = (
-        'SELECT stream, prompt_tokens, prompt_shared, len(output_ids) FROM read_parquet(?) ORDER BY "order"'
-    )
-    rows = duckdb.execute(query, [files]).fetchall()
-    assert [row[0] for row in rows] == [True, False, True, False, True, False, True]
-    assert all(shared > 0 for _, _, shared, _ in rows[2:])
-    assert all(earlier[1] < later[1] for earlier, later in zip(rows, rows[2:], strict=False))
-    assert all(sampled > 0 for *_, sampled in rows)
+    rows = read_log(tmp_path / "demo-logs").calls.to_pylist()
+    assert [row["stream"] for row in rows] == [True, False, True, False, True, False, True]
+    assert all(row["prompt_shared"] > 0 for row in rows[2:])
+    lengths = [row["prompt_tokens"] for row in rows]
+    assert all(earlier < later for earlier, later in zip(lengths, lengths[2:], strict=False))
+    assert all(row["output_ids"] for row in rows)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
