@@ -128,10 +128,12 @@ def settled_cpu_seconds(pid: int, limit: float = 10) -> float:
 
 
 def resident_bytes(pid: int) -> int:
+    """Memory of the tree; a page that several of its processes map counts once (proportional size)."""
     total = 0
     for process in tree(pid):
-        with suppress(psutil.NoSuchProcess):
-            total += process.memory_info().rss
+        with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+            rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+            total += int(rollup.split("Pss:")[1].split()[0]) * 1024
     return total
 
 

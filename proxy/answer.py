@@ -110,8 +110,9 @@ async def stopped(ex: Exchange, attempt: Attempt, capture: StreamCapture | None)
         who = f"backend `{attempt.backend}`" if attempt.backend else "the call"
         await fail(ex, attempt, Outcome.TIMEOUT, f"{who} reached the {ex.clock.fired.value} limit")
         return False
-    attempt.outcome = Outcome.CLIENT_GONE
     gone = ex.clock.gone
+    attempt.outcome = Outcome.CLIENT_GONE if gone else Outcome.INTERRUPTED
+    attempt.error = None if gone else "the proxy was stopped"
     ex.clock.stop()
     await commit(ex, attempt)
     if not gone:

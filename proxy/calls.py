@@ -24,7 +24,7 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     """One of our limits fired; `phase` says which."""
     INTERRUPTED = "interrupted"
-    """The proxy died before the attempt ended: an intent without an end."""
+    """The proxy ended before the attempt did: stopped at its shutdown limit, or killed."""
     REJECTED = "rejected"
     """The proxy itself refused: bad request, too large, no backend in time, disk full."""
 

@@ -32,7 +32,7 @@ from gyre.proxy.capture.profiles import (
     pinned_sampling,
     read_ask,
 )
-from gyre.proxy.capture.splice import parse_object, set_fields
+from gyre.proxy.capture.splice import parse_object, with_fields
 from gyre.proxy.clock import CallClock
 from gyre.proxy.errors import RequestError
 from gyre.proxy.identity import api_key, identify, split_path
@@ -40,6 +40,7 @@ from gyre.proxy.log.attempt import Attempt, Call
 from gyre.proxy.replay import Stored
 from gyre.proxy.replies import body_of
 from gyre.proxy.router import BackendState
+from gyre.proxy.upstream import Body
 
 if TYPE_CHECKING:
     from gyre.proxy.relay import Receive, Relay, Scope, Send
@@ -301,18 +302,18 @@ class Exchange:
                 attempt.error = f"status {response.status}"
                 excluded.add(backend.name)
                 return True
-            if response.status == 400 and body is not self.call.body and not self.fields_refused and hide:
+            if response.status == 400 and hide and not self.fields_refused:
                 # Maybe it is our fields that it refuses; the client must never see that.
                 self.fields_refused = True
                 return await answer.refused(self, attempt, response)
             await answer.deliver(self, attempt, response, hide)
         return False
 
-    def _prepared(self, backend: BackendState) -> tuple[bytes, Hidden | None]:
+    def _prepared(self, backend: BackendState) -> tuple[Body, Hidden | None]:
         """The body as this backend shall get it, and what the client must not see of the answer."""
         call, ask = self.call, self.ask
         if call.top is None or ask is None or backend.engine is None:
-            return call.body, None
+            return [call.body], None
         execution = self.worker.executions.get(call.identity.execution_id)
         fields = pinned_fields(execution.pin or self.worker.settings.pin)
         if fields:
@@ -325,7 +326,7 @@ class Exchange:
             call.flags.append("fields_refused")
         hide = hidden(backend.engine, ask, wanted) if wanted else None
         fields |= wanted
-        return (set_fields(call.body, call.top, fields) if fields else call.body), hide
+        return with_fields(call.body, call.top, fields) if fields else [call.body], hide
 
     async def _disconnected(
         self,

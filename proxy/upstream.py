@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import aiohttp
 import msgspec
 import numpy as np
+from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
 from gyre.proxy.calls import Sampling
@@ -43,6 +44,37 @@ _KEYS = (b"authorization", b"x-api-key")
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
+Body = Sequence[bytes | memoryview]
+_LARGE = 1 << 16
+
+
+class _Pieces(aiohttp.Payload):
+    """A large body in pieces, so that the agent's own bytes are sent and not a copy of them."""
+
+    _autoclose = True
+
+    def __init__(self, pieces: Body) -> None:
+        super().__init__(pieces)
+        self._size = sum(len(piece) for piece in pieces)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        # The first write goes out with the headers, which copies it.
+        first = memoryview(self._value[0])
+        for piece in (first[:_LARGE], first[_LARGE:], *self._value[1:]):
+            if piece:
+                await writer.write(piece)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return b"".join(self._value).decode(encoding, errors)
+
+
+def _payload(body: Body) -> bytes | _Pieces | None:
+    size = sum(len(piece) for piece in body)
+    if size > _LARGE:
+        return _Pieces(body)
+    return b"".join(body) or None
+
+
 class Upstream:
     """The way to all backends of one worker."""
 
@@ -69,11 +101,11 @@ class Upstream:
             await self._session.close()
 
     async def send(
-        self, backend: BackendState, method: str, target: bytes, headers: RawHeaders, body: bytes, coded: bool
+        self, backend: BackendState, method: str, target: bytes, headers: RawHeaders, body: Body, coded: bool
     ) -> aiohttp.ClientResponse:
         """Send a request; returns when the answer's headers are there.
 
-        `coded`: the body still has the client's content-encoding.
+        `body` comes in pieces; `coded`: it still has the client's content-encoding.
 
         Raises:
             aiohttp.ClientError: no answer; see `gyre.proxy.relay` for which kind may be retried.
@@ -82,7 +114,7 @@ class Upstream:
         return await self._session.request(
             method,
             self._url(backend, target),
-            data=body or None,
+            data=_payload(body),
             headers=self._headers(backend, headers, coded),
             allow_redirects=False,
         )

@@ -71,26 +71,28 @@ def set_fields(body: bytes, top: Object, fields: Mapping[str, bytes]) -> bytes:
 
     The last of duplicate keys is the one replaced, which is the one that parsers take.
     """
-    pieces: list[tuple[int, int, bytes]] = []
+    return b"".join(with_fields(body, top, fields))
+
+
+def with_fields(body: bytes, top: Object, fields: Mapping[str, bytes]) -> list[memoryview | bytes]:
+    """The same as pieces, of which those of `body` are views: nothing large is copied."""
+    changes: list[tuple[int, int, bytes]] = []
     added: list[bytes] = []
     for key, value in fields.items():
         if key in top:
             start = offset(body, top[key])
-            pieces.append((start, start + len(memoryview(top[key])), value))
+            changes.append((start, start + memoryview(top[key]).nbytes, value))
         else:
             added.append(b'"%s":%s' % (key.encode(), value))
     if added:
         end = body.rindex(b"}")
-        pieces.append((end, end, (b"," if top else b"") + b",".join(added)))
-    return _replace(body, pieces)
-
-
-def _replace(body: bytes, pieces: list[tuple[int, int, bytes]]) -> bytes:
-    out, at = [], 0
-    for start, end, value in sorted(pieces):
-        out += [body[at:start], value]
+        changes.append((end, end, (b"," if top else b"") + b",".join(added)))
+    view, at = memoryview(body), 0
+    pieces: list[memoryview | bytes] = []
+    for start, end, value in sorted(changes):
+        pieces += [view[at:start], value]
         at = end
-    return b"".join([*out, body[at:]])
+    return [*pieces, view[at:]]
 
 
 def without(top: Mapping[str, msgspec.Raw | bytes], keys: Collection[str]) -> bytes:

@@ -33,6 +33,8 @@ _TICK_S = 1.0
 """How often a full disk is tried again and the segment's size and age are looked at."""
 
 _LARGE = 1 << 20
+_FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1"}
+"""A sealing process gives freed memory back at once; the calls it runs beside need it more."""
 
 
 class Recorder:
@@ -254,11 +256,13 @@ class Recorder:
             return {}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # nothing in the working folder may stand in for a module
             "-m",
             "gyre.proxy.log.seal",
             str(self.folder),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **_FRUGAL},
         )
         out, errors = await process.communicate()
         if process.returncode == 0:

@@ -9,10 +9,15 @@ the ids of executions that are searched for better parents.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import orjson
@@ -215,11 +220,26 @@ def _unlink(folder: Folder, segments: Sequence[Path]) -> None:
         sync_dir(folder.journal)
 
 
+class _WithoutPandas(MetaPathFinder):
+    """pyarrow imports pandas, where it is installed, only to recognise its types: 40 MB and 0.4 s a seal."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+        return None
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run by the proxy as a short-lived process; waits for another seal to end."""
     if len(arguments) != 1:
         print("usage: python -m gyre.proxy.log.seal DIR", file=sys.stderr)
         return 2
+    # Ctrl-C is for the proxy, which waits for us; and calls come before us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(5)
+    sys.meta_path.insert(0, _WithoutPandas())
     try:
         report = seal(arguments[0], wait_s=MAIN_WAIT_S)
     except GyreError as problem:

@@ -17,7 +17,7 @@ from gyre.proxy.log.pending import SegmentState
 from gyre.proxy.log.scan import Damage, scan
 from gyre.proxy.log.widen import calls_table, executions_table, messages_table
 
-ROW_GROUP_BYTES = 32 << 20
+ROW_GROUP_BYTES = 4 << 20
 ROW_GROUP_ROWS = 8192
 
 
@@ -65,6 +65,7 @@ class SealedSet:
             if message.hash not in self._known:
                 self._known.add(message.hash)
                 self.messages.add(message, len(message.body))
+        record.new_messages = []  # they would be held until the calls' row group is full
         self.calls.add(record, _size(record))
 
     def add_event(self, record: ExecutionRecord) -> None:
