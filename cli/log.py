@@ -35,6 +35,8 @@ _LOADED = (
     *("started_at", "ended_at", "outcome", "http_status", "finish_reason", "prompt_tokens"),
     *("prompt_shared", "output_ids", "capture_quality", "logprob_quality", "capture_flags"),
 )
+_USUAL = {"attempt": 0, "choice": 0, "http_status": 200, "wire": "chat"}
+"""Columns that are shown only where they say something else."""
 
 
 @app.command()
@@ -54,7 +56,8 @@ def calls(
     if json:
         output.print_json({"schema": SCHEMA, "total": len(rows), "open": log.open, "calls": shown})
     else:
-        output.print_table("", _SHOWN, [[_short(row[name]) for name in _SHOWN] for row in shown])
+        names = [n for n in _SHOWN if n not in _USUAL or any(row[n] != _USUAL[n] for row in shown)]
+        output.print_table("", names, [[_short(row[name]) for name in names] for row in shown])
         if len(shown) < len(rows):
             output.say(f"{len(shown)} of {len(rows):,} rows; `--limit 0` shows all")
     _tell_problems(log)

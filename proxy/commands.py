@@ -56,6 +56,17 @@ class EndExecution(msgspec.Struct, frozen=True, tag="end_execution"):
     ends: int
 
 
+class ForgetLog(msgspec.Struct, frozen=True, tag="forget_log"):
+    """What was written so far may be pruned: refer to none of it any more."""
+
+
 Command = (
-    AddBackend | DrainBackend | RemoveBackend | SetVersion | PutExecution | StartExecution | EndExecution
+    AddBackend
+    | DrainBackend
+    | RemoveBackend
+    | SetVersion
+    | PutExecution
+    | StartExecution
+    | EndExecution
+    | ForgetLog
 )

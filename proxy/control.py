@@ -20,8 +20,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from gyre.proxy import prometheus
+from gyre.proxy.commands import ForgetLog
 from gyre.proxy.control_backends import BackendRoutes
-from gyre.proxy.control_bodies import ErrorDetail, ErrorView, HealthView, SealView, StatusView
+from gyre.proxy.control_bodies import ErrorDetail, ErrorView, ForgetView, HealthView, SealView, StatusView
 from gyre.proxy.control_executions import ExecutionRoutes
 from gyre.proxy.errors import RequestError
 from gyre.proxy.identity import api_key
@@ -53,6 +54,7 @@ def control_app(worker: Worker, plane: ControlPlane) -> FastAPI:
     app.add_api_route("/metrics", routes.metrics, response_class=Response)
     app.add_api_route("/gyre/v1/status", routes.status, response_model=StatusView)
     app.add_api_route("/gyre/v1/log/seal", routes.seal, methods=["POST"], response_model=SealView)
+    app.add_api_route("/gyre/v1/log/forget", routes.forget, methods=["POST"], response_model=ForgetView)
     app.include_router(BackendRoutes(plane).router, prefix="/gyre/v1")
     app.include_router(ExecutionRoutes(worker, plane).router, prefix="/gyre/v1")
     app.add_exception_handler(RequestError, _request_error)
@@ -100,6 +102,11 @@ class _Routes:
         if None in reports:
             raise RequestError("sealing failed; the proxy's own log says why", status=503, code="seal_failed")
         return SealView(reports=reports)
+
+    async def forget(self) -> ForgetView:
+        """Have no worker refer to rows or messages written before now, so that they can be pruned."""
+        await self._plane.submit(ForgetLog())
+        return ForgetView(forgotten=True)
 
 
 def health_of(status: Status) -> HealthView:

@@ -193,3 +193,7 @@ class ErrorView(BaseModel):
     """Every answer of status 400 or more."""
 
     error: ErrorDetail
+
+
+class ForgetView(BaseModel):
+    forgotten: bool

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,12 +84,17 @@ class Hand:
 class Crew:
     """Nothing here waits between looking at the workers and sending to them, so the order is kept."""
 
-    def __init__(self, settings: ProxySettings, log_format: LogFormat, log_level: int) -> None:
+    def __init__(
+        self, settings: ProxySettings, log_format: LogFormat, log_level: int, before: Iterable[Command] = ()
+    ) -> None:
+        """`before`: commands whose effect every worker starts with."""
         self.hands: list[Hand] = []
         self._settings = msgspec.structs.replace(settings, backends=[])
         self._log_format: LogFormat = log_format
         self._log_level = log_level
         self._shared = Shared(settings.backends)
+        for command in before:
+            self._shared.apply(command)
         self._gone = Status()
         """What is left of workers that are gone."""
 

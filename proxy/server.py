@@ -20,7 +20,9 @@ import uvloop
 from gyre.proxy import address
 from gyre.proxy.app import build
 from gyre.proxy.errors import LogError
+from gyre.proxy.log.ended import ended_before
 from gyre.proxy.log.folder import create_folder
+from gyre.proxy.log.lean import without_pandas
 from gyre.proxy.plane import ControlPlane, LocalPlane
 from gyre.proxy.settings import ProxySettings
 from gyre.proxy.stop import Stop, stop_on_signals
@@ -132,6 +134,8 @@ def run_single(settings: ProxySettings, ready: Callable[[str], None]) -> int:
         stop = Stop()
         stop_on_signals(lambda: stop.within(settings.shutdown_s), lambda: address.withdraw(folder))
         worker = Worker(settings)
+        for ended in ended_before(folder):
+            worker.apply(ended)
         await serve(worker, LocalPlane(worker), listener, stop, accepting)
 
     try:
@@ -144,6 +148,7 @@ def run_single(settings: ProxySettings, ready: Callable[[str], None]) -> int:
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run on uvloop, allowed enough open files: a call takes two, and many systems begin with 1,024."""
+    without_pandas()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -9,6 +9,7 @@ from gyre.proxy.commands import (
     Command,
     DrainBackend,
     EndExecution,
+    ForgetLog,
     PutExecution,
     RemoveBackend,
     SetVersion,
@@ -34,6 +35,8 @@ class Shared:
                 self.router.apply(command)
             case PutExecution() | StartExecution() | EndExecution():
                 self.executions.apply(command)
+            case ForgetLog():
+                pass  # a worker that starts later has written nothing yet
 
     def replay(self) -> list[Command]:
         """The shortest list of commands that brings a worker without any backend to this state."""

@@ -20,6 +20,7 @@ from typing import Any
 from gyre.proxy import address
 from gyre.proxy.crew import Crew
 from gyre.proxy.errors import GyreError
+from gyre.proxy.log.ended import ended_before
 from gyre.proxy.log.folder import Folder, create_folder
 from gyre.proxy.logs import LogFormat
 from gyre.proxy.settings import ProxySettings
@@ -50,7 +51,8 @@ def run_supervised(
     """
     folder = create_folder(settings.logs)
     listener = address.listen(settings.host, settings.port)
-    supervisor = _Supervisor(settings, folder, listener, ready, Crew(settings, log_format, log_level))
+    crew = Crew(settings, log_format, log_level, ended_before(folder))
+    supervisor = _Supervisor(settings, folder, listener, ready, crew)
     try:
         asyncio.run(supervisor.run())
     finally:

@@ -12,6 +12,7 @@ from gyre.proxy.commands import (
     Command,
     DrainBackend,
     EndExecution,
+    ForgetLog,
     PutExecution,
     RemoveBackend,
     SetVersion,
@@ -49,6 +50,8 @@ class Worker:
                 self.router.apply(command)
             case PutExecution() | StartExecution() | EndExecution():
                 self.executions.apply(command)
+            case ForgetLog():
+                self.recorder.forget()
         self.refresh()
 
     def refresh(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import httpx
 import orjson
 
-from gyre.proxy.calls import Outcome, Wire
+from gyre.proxy.calls import CaptureQuality, Outcome, Wire
 from gyre.proxy.errors import UpstreamError
 from gyre.proxy.log.findings import Finding, error
 from gyre.proxy.log.read import Log
@@ -63,7 +63,9 @@ class EngineCheck:
             problem = self._compare_prompt(row["engine"], body, prompt.tolist())
             if problem:
                 yield error("engine_prompt", key[0], problem)
-        if output is not None and row["response"] is not None:
+        # A row that says itself that ids are missing cannot spell its text, and nobody trains on it.
+        whole = row["capture_quality"] != CaptureQuality.INCOMPLETE
+        if whole and output is not None and row["response"] is not None:
             counts["engine_outputs"] += 1
             problem = self._compare_output(row, body, output.tolist())
             if problem:

@@ -14,10 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import orjson
@@ -29,6 +26,7 @@ from gyre.proxy.calls import CallRecord, IntentRecord, Record
 from gyre.proxy.errors import GyreError, LogError
 from gyre.proxy.log.findings import Finding
 from gyre.proxy.log.folder import Folder, open_folder, sync_dir
+from gyre.proxy.log.lean import without_pandas
 from gyre.proxy.log.pending import SegmentState, survey, unanswered
 from gyre.proxy.log.reparent import EARLIER, Census, Reparenter
 from gyre.proxy.log.sealed import Sealed, SealedFile, list_sealed, projected, row_groups
@@ -220,17 +218,6 @@ def _unlink(folder: Folder, segments: Sequence[Path]) -> None:
         sync_dir(folder.journal)
 
 
-class _WithoutPandas(MetaPathFinder):
-    """pyarrow imports pandas, where it is installed, only to recognise its types: 40 MB and 0.4 s a seal."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError(fullname)
-        return None
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run by the proxy as a short-lived process; waits for another seal to end."""
     if len(arguments) != 1:
@@ -239,7 +226,7 @@ def main(arguments: Sequence[str]) -> int:
     # Ctrl-C is for the proxy, which waits for us; and calls come before us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(5)
-    sys.meta_path.insert(0, _WithoutPandas())
+    without_pandas()
     try:
         report = seal(arguments[0], wait_s=MAIN_WAIT_S)
     except GyreError as problem:

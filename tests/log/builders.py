@@ -147,7 +147,8 @@ class Worker:
         columns: dict[str, Any],
     ) -> CallRecord:
         truth = self.log.truth[parent] if parent else None
-        earlier = [*(truth.prompt or ()), *(truth.output or ())] if truth else []
+        # A row without prompt ids is nobody's parent in tokens, as in the recorder.
+        earlier = [*truth.prompt, *(truth.output or ())] if truth and truth.prompt is not None else []
         shared = common(earlier, prompt or ())
         shared_messages = common(truth.messages, messages) if truth else 0
         body = body_of(messages, tools)

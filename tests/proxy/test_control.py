@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gyre.proxy.log.read import read_log
+from tests.engines.fake import FakeEngine
 from tests.proxy.controls import URL, Control
+from tests.proxy.running import RunningProxy
 
 ROOT = Path(__file__).parents[2]
 NAME = "127.0.0.1:9001"
@@ -236,6 +239,17 @@ def test_sealing_moves_the_journal_into_parquet(control: Control) -> None:
     assert report["executions"] == 1
     assert control.events() == []
     assert read_log(control.logs).executions["task"].to_pylist() == ["t1"]
+
+
+def test_after_forgetting_a_call_refers_to_nothing_written_before(tmp_path: Path) -> None:
+    with FakeEngine() as engine, RunningProxy(tmp_path, engine) as proxy:
+        proxy.chat()
+        proxy.chat()
+        assert httpx.post(f"{proxy.url}/gyre/v1/log/forget").json() == {"forgotten": True}
+        proxy.chat()
+        first, second, third = proxy.rows(3)
+    assert (second.parent_call_id, second.new_messages) == (first.call_id, [])
+    assert (third.parent_call_id, third.new_messages) == (None, first.new_messages)
 
 
 def test_status_sums_it_up(untouched: Control) -> None:

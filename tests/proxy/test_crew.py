@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import pytest
 
@@ -54,7 +54,11 @@ def settings() -> ProxySettings:
 class Played:
     """A worker process as far as the supervisor can tell: does as it is told and remembers it."""
 
+    alive: ClassVar[list[Played]] = []
+    """The loop holds tasks weakly: a worker that no test names would be collected in mid-scene."""
+
     def __init__(self, crew: Crew) -> None:
+        self.alive.append(self)
         self.crew = crew
         self.heard: list[Message] = []
         self.status = Status(workers=1)
@@ -104,6 +108,7 @@ def play(work: Callable[[Crew], Awaitable[T]]) -> T:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        Played.alive.clear()
         return result
 
     return asyncio.run(scene())

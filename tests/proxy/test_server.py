@@ -57,6 +57,18 @@ def test_a_graceful_end_finishes_open_streams_and_seals(tmp_path: Path, engine: 
         assert read_log(proxy.logs).calls["outcome"].to_pylist() == ["ok"]
 
 
+def test_a_name_that_ended_before_a_restart_goes_on_with_its_next_attempt(
+    tmp_path: Path, engine: FakeEngine
+) -> None:
+    for _ in range(2):
+        with ProxyProcess(tmp_path, engine.url) as proxy:
+            proxy.chat()
+            event = httpx.post(f"{proxy.url}/gyre/v1/executions/e1/events", json={"event": "ended"})
+            assert event.status_code == 200
+            assert end(proxy) == 0
+    assert read_log(proxy.logs).calls["execution_attempt"].to_pylist() == [0, 1]
+
+
 def test_at_the_shutdown_limit_what_is_open_is_cut_and_recorded(tmp_path: Path) -> None:
     with (
         FakeEngine(script=Answer(text="never done", hang_after=2)) as engine,
@@ -66,8 +78,8 @@ def test_at_the_shutdown_limit_what_is_open_is_cut_and_recorded(tmp_path: Path) 
         assert end(proxy) == 0
         stream.join(10)
         assert stream.error is not None and "[DONE]" not in stream.text
-        (outcome,) = read_log(proxy.logs).calls["outcome"].to_pylist()
-        assert outcome not in ("ok", "interrupted")
+        (row,) = read_log(proxy.logs).calls.to_pylist()
+        assert (row["outcome"], row["error"]) == ("interrupted", "the proxy was stopped")
 
 
 def test_a_kept_alive_connection_does_not_hold_up_the_end(tmp_path: Path, engine: FakeEngine) -> None:
