@@ -63,8 +63,8 @@ class Relay:
             OSError: the log folder cannot be written.
         """
         give_back_large_blocks()
-        self.upstream.start()
         self.worker.recorder.start()
+        self.upstream.start()
         self.worker.on_backend = self.prober.watch
         for backend in self.worker.router.backends.values():
             self.prober.watch(backend)

@@ -19,6 +19,7 @@ from gyre.proxy.commands import (
     StartExecution,
 )
 from gyre.proxy.executions import Executions
+from gyre.proxy.log.journal import Opener, open_new
 from gyre.proxy.log.recorder import Recorder
 from gyre.proxy.metrics import Metrics
 from gyre.proxy.router import BackendState, Router
@@ -29,13 +30,13 @@ from gyre.proxy.status import ExecutionStatus, LogStatus, Status, backend_status
 class Worker:
     """Everything a worker holds. `on_backend` is told of new backends, so that they are probed."""
 
-    def __init__(self, settings: ProxySettings) -> None:
+    def __init__(self, settings: ProxySettings, opener: Opener = open_new) -> None:
         self.settings = settings
         self.name = secrets.token_hex(4)
         self.router = Router(settings.backends)
         self.executions = Executions()
         self.metrics = Metrics()
-        self.recorder = Recorder(Path(settings.logs), self.name, settings.log)
+        self.recorder = Recorder(Path(settings.logs), self.name, settings.log, opener)
         self.available = asyncio.Event()
         """Set while some backend serves; held calls wait for it."""
         self.stopping = False

@@ -23,6 +23,7 @@ import uvloop
 
 from gyre.proxy.app import build
 from gyre.proxy.calls import CallRecord, Record
+from gyre.proxy.log.journal import Opener, open_new
 from gyre.proxy.log.scan import Damage, scan
 from gyre.proxy.plane import LocalPlane
 from gyre.proxy.relay import Relay
@@ -37,9 +38,17 @@ class RunningProxy:
     """Settings are given as flags: `RunningProxy(tmp_path, engine, **{"timeouts.idle": 0.2})`.
 
     `ready`: wait until a backend serves; not for engines that are down on purpose.
+    `opener` opens the journal's segments, on a disk that may be full.
     """
 
-    def __init__(self, logs: Path, *engines: FakeEngine | str, ready: bool = True, **flags: Any) -> None:
+    def __init__(
+        self,
+        logs: Path,
+        *engines: FakeEngine | str,
+        ready: bool = True,
+        opener: Opener = open_new,
+        **flags: Any,
+    ) -> None:
         urls = [engine if isinstance(engine, str) else engine.url for engine in engines]
         flags.setdefault("backends", [{"url": url} for url in urls])
         flags.setdefault("shutdown_s", 2.0)
@@ -47,6 +56,7 @@ class RunningProxy:
         self.settings = load_settings(None, {"logs": str(logs), **flags})
         self.url = ""
         self._ready = ready
+        self._opener = opener
         self.worker: Worker
         self.relay: Relay
         self._started = threading.Event()
@@ -111,10 +121,14 @@ class RunningProxy:
             self._started.set()
 
     async def _serve(self) -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
+            self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            await self._serve_on(listener)
+
+    async def _serve_on(self, listener: socket.socket) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self.worker = Worker(self.settings)
+        self.worker = Worker(self.settings, self._opener)
         relay = self.relay = build(self.worker, LocalPlane(self.worker))
-        listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         config = uvicorn.Config(
             relay, http="httptools", loop="none", ws="none", lifespan="off", access_log=False, log_config=None
         )
@@ -124,7 +138,6 @@ class RunningProxy:
         server.lifespan = config.lifespan_class(config)
         await relay.start()
         await server.startup(sockets=[listener])
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         if self._ready and self.worker.router.backends:
             await asyncio.wait_for(self.worker.available.wait(), 5.0)
         self._started.set()
