@@ -17,6 +17,7 @@ from gyre.proxy.capture.reply import (
     decode_ids,
     decode_logprobs,
     decode_reply,
+    int64,
     is_null,
     parse_ids,
 )
@@ -89,12 +90,12 @@ def _sampling(settings: Settings) -> Sampling:
     return Sampling(
         temperature=settings.temperature,
         top_p=settings.top_p,
-        top_k=settings.top_k,
+        top_k=int64(settings.top_k),
         min_p=settings.min_p,
         presence_penalty=settings.presence_penalty,
         frequency_penalty=settings.frequency_penalty,
         repetition_penalty=settings.repeat_penalty,
-        seed=settings.seed,
+        seed=int64(settings.seed),
     )
 
 
@@ -103,7 +104,8 @@ def version_spans(metadata: Metadata | None) -> list[VersionSpan]:
     if metadata is None:
         return []
     if metadata.weight_versions:
-        return [VersionSpan(str(span.version), span.start, span.end) for span in metadata.weight_versions]
+        spans = [VersionSpan(str(span.version), span.start, span.end) for span in metadata.weight_versions]
+        return [span for span in spans if None not in (int64(span.start), int64(span.end))]
     return [VersionSpan(str(metadata.weight_version), 0, -1)] if metadata.weight_version is not None else []
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from gyre.proxy.calls import Sampling, Wire
+from gyre.proxy.capture.reply import int64
 from gyre.proxy.capture.splice import Object
 from gyre.proxy.settings import Pin
 
@@ -104,8 +105,7 @@ def _value(top: Object, key: str, kind: type) -> Any:
 
 
 def _int(top: Object, key: str) -> int | None:
-    value = _value(top, key, int)
-    return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
+    return int64(_value(top, key, int))
 
 
 def _number(top: Object, key: str) -> float | None:

@@ -97,6 +97,11 @@ decode_logprobs = msgspec.json.Decoder(Logprobs).decode
 decode_ids = msgspec.json.Decoder(list[Id]).decode
 
 
+def int64(value: int | None) -> int | None:
+    """None for what neither the journal nor a column can hold."""
+    return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
+
+
 def is_null(raw: Raw) -> bool:
     """Whether the field was missing or null."""
     return raw is ABSENT or (memoryview(raw).nbytes <= 4 and bytes(raw) in (b"", b"null"))
