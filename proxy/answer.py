@@ -198,7 +198,7 @@ async def _read_whole(
 
 
 def _first_byte(ex: Exchange, attempt: Attempt) -> None:
-    attempt.first_byte_ns = ex.now_ns()
+    attempt.first_byte_ns, attempt.phase = ex.now_ns(), Phase.IDLE
     ex.clock.enter(Phase.IDLE)
 
 
@@ -218,7 +218,7 @@ async def _plain(ex: Exchange, attempt: Attempt, response: aiohttp.ClientRespons
     try:
         captured, shown = capture_plain(Engine(attempt.engine or "text"), hide, body)
     except Unreadable as error:
-        attempt.raw_response = body[:_KEPT]
+        attempt.raw_response, attempt.phase = body[:_KEPT], Phase.DONE
         text = f"backend `{attempt.backend}` sent an answer that cannot be read: {error}"
         await fail(ex, attempt, Outcome.UPSTREAM_ERROR, text)
         return
@@ -254,7 +254,6 @@ async def _stream(ex: Exchange, attempt: Attempt, response: aiohttp.ClientRespon
     attempt.captured = capture.finish(complete)
     if capture.failed:
         attempt.error = capture.failed[:500].decode(errors="replace")
-        attempt.phase = Phase.IDLE
         ex.clock.stop()
         attempt.outcome = Outcome.UPSTREAM_ERROR
         await commit(ex, attempt)
@@ -262,7 +261,6 @@ async def _stream(ex: Exchange, attempt: Attempt, response: aiohttp.ClientRespon
         await _finish(ex, attempt, attempt.captured)
     else:
         why = problem or "the stream ended before the answer did"
-        attempt.phase = Phase.IDLE
         await fail(ex, attempt, Outcome.UPSTREAM_CUT, f"backend `{attempt.backend}` broke off: {why}")
         return
     end = event_of(DONE) if capture.done else b""

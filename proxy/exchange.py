@@ -226,7 +226,7 @@ class Exchange:
             upstream_model=backend.settings.models.get(model, model) if model else None,
             defaults=backend.defaults,
             version=backend.version,
-            phase=Phase.CONNECT,
+            phase=Phase.FIRST_BYTE,
         )
 
     async def _route(self, excluded: set[str]) -> BackendState:
@@ -298,7 +298,6 @@ class Exchange:
         async with response:
             attempt.status = response.status
             if self._try_elsewhere(response.status, backend, excluded):
-                attempt.phase = Phase.FIRST_BYTE
                 attempt.error = f"status {response.status}"
                 excluded.add(backend.name)
                 return True

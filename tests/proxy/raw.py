@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -30,3 +31,35 @@ def answer(sock: socket.socket) -> tuple[int, bytes]:
     while len(body) < length and (part := sock.recv(1 << 16)):
         body += part
     return int(top.split(b" ", 2)[1]), body
+
+
+class HastyEngine:
+    """Closes each connection as soon as a request begins to come, after `said`; counts them."""
+
+    def __init__(self, said: bytes) -> None:
+        self._said = said
+        self.calls = 0
+
+    def __enter__(self) -> HastyEngine:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            with sock:
+                probe = sock.recv(1 << 16).startswith(b"GET /v1/models")
+                self.calls += not probe
+                models = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
+                sock.sendall(models if probe else self._said)

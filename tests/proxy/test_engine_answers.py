@@ -21,34 +21,39 @@ HTML = b"<html><body>502 Bad Gateway</body></html>"
 WHOLE = {"id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}}]}
 
 
+NESTED = b"[" * 100_000 + b"]" * 100_000
+
+
 @pytest.mark.parametrize(
-    "script",
+    ("phase", "script"),
     [
-        Answer(body=b"not json"),
-        Answer(body=HTML, headers={"content-type": "text/html"}),
-        Answer(body=b""),
-        Answer(body=b"[]"),
-        Answer(body=b'{"object":"chat.completion"}'),
-        Answer(body=b'{"choices":"none"}'),
-        Answer(body=b'{"choices":null}'),
-        Answer(body=b'{"choices":[{"index":0}]'),
-        Answer(body=b'{"choices":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
-        Answer(raw=b"SSH-2.0-OpenSSH_9.2\r\n"),
-        Answer(raw=b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999999x\r\n\r\n{}"),
-        Answer(raw=b"\x00\xff\xfe" * 50 + b"\r\n\r\n"),
-        Answer(raw=b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n"),
+        ("done", Answer(body=b"not json")),
+        ("done", Answer(body=HTML, headers={"content-type": "text/html"})),
+        ("done", Answer(body=b"[]")),
+        ("done", Answer(body=b'{"object":"chat.completion"}')),
+        ("done", Answer(body=b'{"choices":"none"}')),
+        ("done", Answer(body=b'{"choices":null}')),
+        ("done", Answer(body=b'{"choices":[{"index":0}]')),
+        ("done", Answer(body=b'{"choices":[],"x":' + NESTED + b"}")),
+        ("done", Answer(body=b"")),
+        ("first_byte", Answer(raw=b"SSH-2.0-OpenSSH_9.2\r\n")),
+        ("first_byte", Answer(raw=b"HTTP/1.1 200 OK\r\ncontent-length: 9x\r\n\r\n{}")),
+        ("first_byte", Answer(raw=b"\x00\xff\xfe" * 50 + b"\r\n\r\n")),
+        ("first_byte", Answer(raw=b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n")),
     ],
 )
-def test_an_answer_that_is_garbage_is_a_502_that_names_the_backend(tmp_path: Path, script: Answer) -> None:
+def test_an_answer_that_is_garbage_is_a_502_that_names_the_backend(
+    tmp_path: Path, phase: str, script: Answer
+) -> None:
     with FakeEngine(script=script) as engine, RunningProxy(tmp_path, engine) as proxy:
         answer = proxy.chat()
-        rows = proxy.rows()
-    assert answer.status_code == 502
+        (row,) = proxy.rows()
+        assert len(engine.calls) == 1
     error = answer.json()["error"]
-    assert error["type"] == "proxy_error" and f"127.0.0.1:{engine.port}" in error["message"]
-    assert rows[-1].outcome in ("upstream_error", "upstream_cut")
-    assert rows[-1].error and f"127.0.0.1:{engine.port}" in rows[-1].error
-    assert len(engine.calls) == 1
+    assert (answer.status_code, error["type"]) == (502, "proxy_error")
+    assert f"127.0.0.1:{engine.port}" in error["message"] and f"127.0.0.1:{engine.port}" in (row.error or "")
+    assert row.phase == phase
+    assert row.outcome == "upstream_error" or (row.outcome, phase) == ("upstream_cut", "first_byte")
 
 
 def test_what_cannot_be_read_is_kept_for_the_person_who_must_find_out(tmp_path: Path) -> None:

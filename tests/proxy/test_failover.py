@@ -17,6 +17,7 @@ from gyre.proxy.router import Router
 from gyre.proxy.settings import Backend
 from tests.engines.fake import FakeEngine, refused_url
 from tests.engines.script import Answer
+from tests.proxy.raw import HastyEngine
 from tests.proxy.running import RunningProxy
 
 
@@ -139,6 +140,29 @@ def test_a_connection_that_dies_as_the_request_comes_is_tried_once_more(tmp_path
         rows = proxy.rows(3)
     assert attempts(rows) == [(0, "ok", 200), (0, "upstream_error", None), (1, "ok", 200)]
     assert len(engine.calls) == 3
+
+
+@pytest.mark.parametrize("size", [100, 8_000_000])
+def test_an_engine_that_closes_while_the_body_still_goes_out_is_named(tmp_path: Path, size: int) -> None:
+    messages = [{"role": "user", "content": "x" * size}]
+    with HastyEngine(b"") as engine, RunningProxy(tmp_path, engine.url) as proxy:
+        answer = proxy.chat(messages=messages)
+        rows = proxy.rows(2)
+    assert (
+        answer.status_code == 502 and engine.url.removeprefix("http://") in answer.json()["error"]["message"]
+    )
+    assert engine.calls == 2 and [(row.attempt, row.phase) for row in rows] == [
+        (0, "first_byte"),
+        (1, "first_byte"),
+    ]
+
+
+def test_an_answer_after_which_the_engine_closes_is_passed_on(tmp_path: Path) -> None:
+    said = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
+    with HastyEngine(said) as engine, RunningProxy(tmp_path, engine.url) as proxy:
+        answer = proxy.chat()
+        assert attempts(proxy.rows()) == [(0, "upstream_error", 413)]
+    assert (answer.status_code, answer.content, engine.calls) == (413, b"{}", 1)
 
 
 def test_an_engine_that_always_hangs_up_is_named(tmp_path: Path) -> None:
