@@ -183,11 +183,14 @@ class Recorder:
         The old segment stays locked until then, so that no seal takes its open calls for lost.
         """
         path = Folder(self.folder).segment(self.next_order(), self.worker)
+        segment = None
         try:
             segment = Segment(path, self._opener)
             if self._open:
                 segment.append(list(self._open.values()))
         except OSError:
+            if segment is not None:
+                segment.close()
             path.unlink(missing_ok=True)
             raise
         self._segment, self._opened_at = segment, time.monotonic()

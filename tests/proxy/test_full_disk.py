@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -168,6 +169,40 @@ def test_later_calls_do_not_refer_to_what_was_not_recorded(tmp_path: Path, disk:
     assert last.parent_call_id == first.call_id
     stored = {message.body for message in [*first.new_messages, *last.new_messages]}
     assert any(b'"two"' in body for body in stored)
+
+
+def test_a_disk_with_room_for_a_beginning_only_costs_no_descriptors(tmp_path: Path, disk: Disk) -> None:
+    """The new segment can be opened, but the long intent of the open call does not fit."""
+    held: list[socket.socket] = []
+
+    def opener(path: Path) -> int:
+        if not held:
+            return disk.open(path)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        held.append(theirs)
+        return ours.detach()
+
+    slow = "/v1/" + "a" * 20_000
+    engine = FakeEngine(routes={slow: Answer(body=b"{}", delay=1)})
+    with (
+        engine,
+        RunningProxy(tmp_path, engine, opener=opener, **QUICK) as proxy,
+        ThreadPoolExecutor() as pool,
+    ):
+        waiting = pool.submit(proxy.post, proxy.url + slow)
+        engine.wait_until(lambda e: e.open_streams == 1)
+        held.append(socket.socket())
+        disk.fill()
+        open_before = len(os.listdir("/proc/self/fd"))
+        assert {proxy.chat().status_code for _ in range(30)} == {200, 503}
+        grown = len(os.listdir("/proc/self/fd")) - open_before - len(held)
+        assert waiting.result().status_code == 200
+        assert proxy.worker.recorder.problem
+    for each in held:
+        each.close()
+    assert len(held) > 30 and grown < 10
 
 
 def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path, disk: Disk) -> None:
