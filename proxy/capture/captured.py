@@ -71,17 +71,19 @@ def judge(
         flags.append("prompt_count_mismatch")
     if not choice.ids and sampled:
         flags.append("output_ids_missing")
-    elif (
-        usage.completion is not None
-        and len(captured.choices) == 1
-        and usage.completion != len(choice.ids or ())
-    ):
+    elif usage.completion is not None and usage.completion not in _counts(captured):
         flags.append("tokens_incomplete")
     if set(flags) & _FATAL:
         return CaptureQuality.INCOMPLETE, flags
     if not _logprobs_fit(choice):
         return CaptureQuality.IDS_ONLY, [*flags, "logprobs_incomplete"]
     return CaptureQuality.EXACT, flags
+
+
+def _counts(captured: Captured) -> tuple[int, int]:
+    """Sampled ids of all choices together; of the first alone, which is what llama.cpp counts."""
+    counts = [len(choice.ids or ()) for choice in captured.choices]
+    return sum(counts), counts[0]
 
 
 _FATAL = {

@@ -67,6 +67,16 @@ def test_ids_suppressed_by_a_tool_parser_are_flagged_and_not_padded(tmp_path: Pa
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_ids_that_one_of_several_choices_lost_flag_all_of_them(tmp_path: Path, stream: bool) -> None:
+    answers = Answer(text="one", others=(Answer(text="second", drop_ids=[2, 3]),))
+    with FakeEngine(script=answers) as engine, RunningProxy(tmp_path, engine) as proxy:
+        proxy.chat(n=2, stream=stream)
+        rows = proxy.rows(2)
+    assert [row.capture_flags for row in rows] == [["tokens_incomplete"]] * 2
+    assert [row.capture_quality for row in rows] == ["incomplete"] * 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_a_missing_logprob_is_flagged_and_nothing_is_shifted(tmp_path: Path, stream: bool) -> None:
     answer = Answer(text="x" * 19, drop_logprobs=[7])
     with FakeEngine(script=answer) as engine, RunningProxy(tmp_path, engine) as proxy:
