@@ -21,7 +21,8 @@ from gyre.proxy.capture.reply import (
     is_null,
     parse_ids,
 )
-from gyre.proxy.capture.splice import Object, parse_list, without
+from gyre.proxy.capture.splice import Object, without
+from gyre.proxy.capture.strip import stripped
 
 _LARGE = 1 << 16
 _PROMPT_KEY = b'"prompt_token_ids":['
@@ -41,19 +42,20 @@ def capture_plain(engine: Engine, hidden: Hidden, body: bytes) -> tuple[Captured
     """
     small, prompt = lift_prompt(body, hidden)
     try:
-        reply, top = decode_reply(small), _decode_top(small)
+        reply = decode_reply(small)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Unreadable(str(error)) from error
     if reply.choices is None:
         raise Unreadable("no `choices` in it")
     captured = Captured(usage=None if is_null(reply.usage) else bytes(reply.usage), complete=True)
-    captured.meta = without(top, _META_LEFT_OUT)
+    shown = body if hidden.nothing else stripped(small, reply, hidden)
+    captured.meta = without(_decode_top(shown), _META_LEFT_OUT)
     read_common(captured, reply, prompt)
     spans = version_spans(reply.metadata)
     captured.choices = [_choice(engine, choice, reply, spans) for choice in reply.choices]
     if all(choice.empty for choice in captured.choices):
         captured.flag("no_content")
-    return captured, body if hidden.nothing else _shown(top, hidden)
+    return captured, shown
 
 
 def lift_prompt(body: bytes, hidden: Hidden) -> tuple[bytes, bytes | None]:
@@ -180,24 +182,3 @@ def _says_nothing(message: bytes) -> bool:
     except msgspec.DecodeError:
         return True
     return not isinstance(fields, dict) or not any(fields.get(key) for key in _SAYS)
-
-
-def _shown(top: Object, hidden: Hidden) -> bytes:
-    """The answer as the client would have got it; values and their order are untouched."""
-    return without({**top, "choices": shown_choices(top["choices"], hidden)}, hidden.top)
-
-
-def shown_choices(raw: Raw, hidden: Hidden) -> bytes:
-    choices = parse_list(raw)
-    if choices is None or not hidden.choice:
-        return bytes(raw)
-    return b"[%s]" % b",".join(_shown_choice(choice, hidden) for choice in choices)
-
-
-def _shown_choice(raw: Raw, hidden: Hidden) -> bytes:
-    fields: dict[str, Raw | bytes] = {**_decode_top(raw)}
-    drop = set(hidden.choice)
-    if "logprobs" in drop and "logprobs" in fields and hidden.null_logprobs:
-        fields["logprobs"] = b"null"
-        drop.remove("logprobs")
-    return without(fields, drop)

@@ -114,7 +114,7 @@ def parse_ids(raw: Raw | bytes) -> Ids | None:
     """
     text = bytes(raw).strip()
     try:
-        if len(text) < 4096:
+        if len(text) < 256:
             return np.array(decode_ids(text), np.int32)
         # Of blanks alone numpy makes a zero, and of a number that does not fit another one.
         if text[:1] != b"[" or text[1:-1].isspace():

@@ -58,12 +58,13 @@ def parse_list(raw: msgspec.Raw) -> list[msgspec.Raw] | None:
 
 def offset(body: bytes, value: msgspec.Raw) -> int:
     """Where a value decoded from `body` begins in it."""
-    return _address(value) - _address(body)
+    return address(value) - address(body)
 
 
-def _address(data: bytes | msgspec.Raw) -> int:
-    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
-    return address
+def address(data: bytes | msgspec.Raw) -> int:
+    """Where the bytes are in memory: views into one buffer tell their places by it."""
+    place: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    return place
 
 
 def set_fields(body: bytes, top: Object, fields: Mapping[str, bytes]) -> bytes:

@@ -14,12 +14,12 @@ from gyre.proxy.capture.plain import (
     logprob_values,
     read_common,
     read_logprobs,
-    shown_choices,
     version_spans,
 )
 from gyre.proxy.capture.profiles import Engine, Hidden
-from gyre.proxy.capture.reply import ABSENT, Choice, Raw, Reply, decode_ids, decode_reply, is_null
+from gyre.proxy.capture.reply import Choice, Raw, Reply, decode_ids, decode_reply, is_null
 from gyre.proxy.capture.splice import Object, without
+from gyre.proxy.capture.strip import stripped
 from gyre.proxy.sse import data_of, with_data
 from gyre.proxy.wires.chat import MessageBuilder
 from gyre.proxy.wires.completions import TextBuilder
@@ -152,7 +152,7 @@ class StreamCapture:
     def _shown(self, event: bytes, data: bytes, reply: Reply, lifted: bool) -> bytes:
         if not reply.choices and self._only_for_us(reply):
             return b""
-        shown = _cut(data, reply, self._hidden)
+        shown = stripped(data, reply, self._hidden)
         return with_data(event, shown) if lifted or shown is not data else event
 
     def _only_for_us(self, reply: Reply) -> bool:
@@ -160,37 +160,3 @@ class StreamCapture:
         if reply.sglext is not None:
             return "sglext" in self._hidden.top
         return self._hidden.usage_chunk and not is_null(reply.usage)
-
-
-def _cut(data: bytes, reply: Reply, hidden: Hidden) -> bytes:
-    """Cut hidden values by their exact bytes; an unusual layout takes the slow, exact way.
-
-    A key's quotes are escaped inside strings, so key and value together occur only as a pair.
-    """
-    out = data
-    for choice in reply.choices or ():
-        if not is_null(choice.logprobs) and "logprobs" in hidden.choice:
-            pair = b'"logprobs":' + bytes(choice.logprobs)
-            instead = b'"logprobs":null' if hidden.null_logprobs else b""
-            out = _replaced(out, pair, instead)
-        if not is_null(choice.token_ids) and "token_ids" in hidden.choice:
-            out = _replaced(out, b'"token_ids":' + bytes(choice.token_ids), b"")
-        if not is_null(choice.prompt_token_ids) and "prompt_token_ids" in hidden.choice:
-            out = _replaced(out, b'"prompt_token_ids":' + bytes(choice.prompt_token_ids), b"")
-    if reply.prompt_token_ids != ABSENT and "prompt_token_ids" in hidden.top:
-        out = _replaced(out, b'"prompt_token_ids":' + bytes(reply.prompt_token_ids), b"")
-    if out and not (reply.verbose and "__verbose" in hidden.top):
-        return out
-    top = _decode_top(data)
-    if "choices" in top:
-        top = {**top, "choices": msgspec.Raw(shown_choices(top["choices"], hidden))}
-    return without(top, hidden.top)
-
-
-def _replaced(data: bytes, pair: bytes, instead: bytes) -> bytes:
-    """`data` with the pair replaced, or with one comma dropped too; empty when it is not there."""
-    if instead:
-        return data.replace(pair, instead, 1) if pair in data else b""
-    if b"," + pair in data:
-        return data.replace(b"," + pair, b"", 1)
-    return data.replace(pair + b",", b"", 1) if pair + b"," in data else b""
