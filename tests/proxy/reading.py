@@ -18,12 +18,12 @@ Key = tuple[str, int, int]
 
 def ids_of(packed: bytes | None) -> list[int]:
     assert packed is not None
-    return np.frombuffer(packed, "<i4").tolist()
+    return [int(token) for token in np.frombuffer(packed, "<i4")]
 
 
 def logprobs_of(row: CallRecord) -> list[float]:
     assert row.logprobs is not None
-    return np.frombuffer(row.logprobs, "<f4").tolist()
+    return [float(value) for value in np.frombuffer(row.logprobs, "<f4")]
 
 
 def key_of(row: CallRecord) -> Key:

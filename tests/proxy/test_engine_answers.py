@@ -18,7 +18,10 @@ from tests.proxy.running import RunningProxy
 from tests.proxy.streams import chunk, streamed
 
 HTML = b"<html><body>502 Bad Gateway</body></html>"
-WHOLE = {"id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}}]}
+WHOLE: dict[str, Any] = {
+    "id": "x",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}}],
+}
 
 
 NESTED = b"[" * 100_000 + b"]" * 100_000
@@ -79,7 +82,7 @@ def test_what_cannot_be_read_is_kept_for_the_person_who_must_find_out(tmp_path: 
     ],
 )
 def test_odd_fields_are_passed_on_and_never_taken_for_ids(tmp_path: Path, odd: dict[str, Any]) -> None:
-    body = {**WHOLE, "choices": [{**WHOLE["choices"][0], **odd}], "prompt_token_ids": [1, 2]}  # type: ignore[dict-item]
+    body = {**WHOLE, "choices": [{**WHOLE["choices"][0], **odd}], "prompt_token_ids": [1, 2]}
     script = Answer(body=json.dumps(body, separators=(",", ":")).encode())
     with FakeEngine(script=script) as engine, RunningProxy(tmp_path, engine) as proxy:
         answer = proxy.chat(return_token_ids=True, logprobs=True)

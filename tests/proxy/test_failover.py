@@ -274,7 +274,7 @@ def test_a_call_that_no_backend_takes_in_time_is_told_why(tmp_path: Path) -> Non
 
 
 def test_more_calls_than_may_wait_are_refused_at_once(tmp_path: Path) -> None:
-    flags = {"limits.hold_calls": 1, "limits.hold_s": 1.0}
+    flags: dict[str, Any] = {"limits.hold_calls": 1, "limits.hold_s": 1.0}
     with RunningProxy(tmp_path, refused_url(), ready=False, **flags) as proxy:
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(proxy.chat)

@@ -24,7 +24,7 @@ from tests.engines.script import Answer
 from tests.proxy.reading import content_of
 from tests.proxy.running import RunningProxy
 
-QUICK = {"log.sync_s": 0.05, "log.durability": "off"}
+QUICK: dict[str, Any] = {"log.sync_s": 0.05, "log.durability": "off"}
 """The recorder looks that often whether there is room again."""
 
 

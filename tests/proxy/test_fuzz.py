@@ -195,7 +195,8 @@ def test_any_rows_can_be_sealed_and_read(
     for body, reply, wire, engine in calls:
         folder = create_folder(tmp_path_factory.mktemp("seal"))
         call, _ = asked(text_of(body), wire, engine)
-        capture = StreamCapture(engine, hidden(engine, call.ask, {}), wire == Wire.CHAT)  # type: ignore[arg-type]
+        assert call.ask
+        capture = StreamCapture(engine, hidden(engine, call.ask, {}), wire == Wire.CHAT)
         capture.forward(event_of(text_of(reply)))
         rows = written(folder.root, call, capture.finish(complete=True))
         seal(folder.root)

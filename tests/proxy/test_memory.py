@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -38,7 +39,7 @@ def drained(proxy: RunningProxy, execution: str) -> int:
 
 @pytest.mark.parametrize("flags", [{"limits.event": 1 * MB}, {"limits.memory": 10 * MB}])
 def test_streams_without_a_delimiter_are_passed_on_flagged_and_not_held(
-    tmp_path: Path, flags: dict[str, int]
+    tmp_path: Path, flags: dict[str, Any]
 ) -> None:
     with (
         FakeEngine(script=lambda _: sent(endless(64))) as engine,
@@ -62,7 +63,7 @@ def test_streams_without_a_delimiter_are_passed_on_flagged_and_not_held(
 
 def test_what_unfinished_events_hold_stays_within_the_memory_limit(tmp_path: Path) -> None:
     """Each of 20 streams would hold 2 MB; all are open before one sends anything."""
-    flags = {"limits.memory": 10 * MB, "timeouts.idle": 30.0}
+    flags: dict[str, Any] = {"limits.memory": 10 * MB, "timeouts.idle": 30.0}
     engine = FakeEngine(script=lambda _: sent(endless(32), hang_after=33, delay=1))
     with engine, RunningProxy(tmp_path, engine, **flags) as proxy, ThreadPoolExecutor(20) as pool:
         waiting = [pool.submit(drained, proxy, f"e{number}") for number in range(20)]
@@ -110,7 +111,7 @@ def test_bodies_beyond_the_memory_limit_wait_for_their_turn(tmp_path: Path) -> N
 
 def test_a_body_that_finds_no_room_in_time_is_refused(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "x" * 800_000}]
-    flags = {"limits.memory": 1 * MB, "limits.hold_s": 0.3}
+    flags: dict[str, Any] = {"limits.memory": 1 * MB, "limits.hold_s": 0.3}
     with (
         FakeEngine(kind="text", script=Answer(delay=1)) as engine,
         RunningProxy(tmp_path, engine, **flags) as proxy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from tests.proxy.streams import DONE
 
 RETRY = {"x-stainless-retry-count": "1"}
 ANSWERS = [Answer(text="first"), Answer(text="second")]
-ON = {"replay_retries": True}
+ON: dict[str, Any] = {"replay_retries": True}
 
 
 def said(rows: list[CallRecord]) -> list[tuple[str, str | None, bool]]:
@@ -27,7 +28,7 @@ def said(rows: list[CallRecord]) -> list[tuple[str, str | None, bool]]:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("replays", [False, True])
 def test_the_same_body_without_a_mark_is_sampled_again(tmp_path: Path, stream: bool, replays: bool) -> None:
-    flags = {"replay_retries": replays}
+    flags: dict[str, Any] = {"replay_retries": replays}
     with FakeEngine(script=ANSWERS) as engine, RunningProxy(tmp_path, engine, **flags) as proxy:
         answers = [proxy.chat(stream=stream) for _ in range(2)]
         rows = proxy.rows(2)

@@ -19,7 +19,7 @@ PIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 
 
 def test_pinned_sampling_is_what_the_engine_gets_and_what_is_recorded(tmp_path: Path) -> None:
-    asked = {"temperature": 0.2, "seed": 7, "min_p": 0.1, "stop": ["x"]}
+    asked: dict[str, Any] = {"temperature": 0.2, "seed": 7, "min_p": 0.1, "stop": ["x"]}
     with FakeEngine() as engine, RunningProxy(tmp_path, engine, pin=PIN) as proxy:
         proxy.chat(**asked)
         sent = engine.calls[0].json

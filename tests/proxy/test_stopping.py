@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -47,7 +48,7 @@ def test_a_graceful_stop_finishes_open_streams_and_refuses_new_calls(tmp_path: P
 
 
 def test_a_call_that_waits_for_a_backend_is_answered_before_the_end(tmp_path: Path) -> None:
-    flags = {"limits.hold_s": 0.5, "shutdown_s": 5.0}
+    flags: dict[str, Any] = {"limits.hold_s": 0.5, "shutdown_s": 5.0}
     engine = FakeEngine()
     with engine, RunningProxy(tmp_path, engine, **flags) as proxy, ThreadPoolExecutor() as pool:
         engine.stop()

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -79,7 +79,7 @@ def test_comments_of_the_engine_stay_between_whole_events(tmp_path: Path, split:
 
 
 def test_what_is_hidden_leaves_no_empty_event(tmp_path: Path) -> None:
-    for kind in Kind.__args__:
+    for kind in get_args(Kind):
         with FakeEngine(kind=kind) as engine, RunningProxy(tmp_path / kind, engine) as proxy:
             answer = proxy.chat(stream=True)
         assert all(part.startswith(b"data: {") for part in answer.content.split(b"\n\n")[:-2])
@@ -116,9 +116,12 @@ def test_events_in_an_unusual_layout_are_captured_and_stripped(tmp_path: Path) -
 
 
 def test_an_engine_that_dies_gives_the_client_an_error_event_and_no_done(tmp_path: Path) -> None:
-    for cut in ({"cut_after": 5}, {"cut_bytes": 900}):
-        script = Answer(text="abcdefghijklmnopqrstuvwxyz", **cut)
-        with FakeEngine(script=script) as engine, RunningProxy(tmp_path / str(cut), engine) as proxy:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    for script in (Answer(text=letters, cut_after=5), Answer(text=letters, cut_bytes=900)):
+        with (
+            FakeEngine(script=script) as engine,
+            RunningProxy(tmp_path / str(script.cut_after), engine) as proxy,
+        ):
             answer = proxy.chat(stream=True)
             (row,) = proxy.rows()
         assert answer.status_code == 200 and b"[DONE]" not in answer.content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,11 +15,16 @@ from tests.proxy.reading import events_of, ids_of
 from tests.proxy.running import RunningProxy
 
 SHORT = 0.3
-FAR = {"timeouts.connect": 9.0, "timeouts.first_byte": 9.0, "timeouts.idle": 9.0, "timeouts.total": 9.0}
+FAR: dict[str, Any] = {
+    "timeouts.connect": 9.0,
+    "timeouts.first_byte": 9.0,
+    "timeouts.idle": 9.0,
+    "timeouts.total": 9.0,
+}
 HANGING_ERROR = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 100\r\n\r\n{"
 
 
-def limits(phase: str) -> dict[str, float]:
+def limits(phase: str) -> dict[str, Any]:
     return FAR | {f"timeouts.{phase}": SHORT}
 
 
