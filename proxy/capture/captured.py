@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -102,7 +103,8 @@ _FATAL = {
 def _logprobs_fit(choice: ChoiceCapture) -> bool:
     ids, logprobs = choice.ids or [], choice.logprobs or []
     # Engines write -9999.0, or nothing, where they have no number.
-    return len(ids) == len(logprobs) and all(value is not None and value > -9999.0 for value in logprobs)
+    numbers = [value for value in logprobs if value is not None]
+    return len(ids) == len(logprobs) == len(numbers) and (not numbers or min(numbers) > -9999.0)
 
 
 def logprob_quality(choice: ChoiceCapture, sampling: Sampling) -> LogprobQuality:
@@ -133,4 +135,6 @@ def float32(values: list[float | None] | None) -> bytes | None:
     """Little-endian float32; a missing number is NaN, never a guess."""
     if values is None:
         return None
-    return np.array([np.nan if value is None else value for value in values], "<f4").tobytes()
+    if None in values:
+        values = [math.nan if value is None else value for value in values]
+    return np.array(values, "<f4").tobytes()

@@ -53,16 +53,18 @@ class Ask:
     sampling: Sampling = field(default_factory=Sampling)
 
 
-_CAPTURE_FIELDS = (
-    "logprobs",
-    "top_logprobs",
-    "return_token_ids",
-    "return_prompt_token_ids",
-    "return_meta_info",
-    "return_input_ids_in_sglext",
-    "return_output_ids_in_sglext",
-    "verbose",
-    "return_tokens",
+_CAPTURE_FIELDS = frozenset(
+    (
+        "logprobs",
+        "top_logprobs",
+        "return_token_ids",
+        "return_prompt_token_ids",
+        "return_meta_info",
+        "return_input_ids_in_sglext",
+        "return_output_ids_in_sglext",
+        "verbose",
+        "return_tokens",
+    )
 )
 
 
@@ -70,6 +72,7 @@ def read_ask(wire: Wire, top: Object) -> Ask:
     """Read a request's top level; values of a wrong type are left for the engine to refuse."""
     options = _value(top, "stream_options", dict) or {}
     stream = _value(top, "stream", bool) or False
+    asked = _CAPTURE_FIELDS & top.keys()
     return Ask(
         wire=wire,
         model=_value(top, "model", str),
@@ -77,19 +80,24 @@ def read_ask(wire: Wire, top: Object) -> Ask:
         n=_int(top, "n") or 1,
         usage=not stream or options.get("include_usage") is True,
         options=options,
-        true=frozenset(
-            key for key in _CAPTURE_FIELDS if key in top and bytes(top[key]) not in (b"false", b"null")
-        ),
-        sampling=Sampling(
-            temperature=_number(top, "temperature"),
-            top_p=_number(top, "top_p"),
-            top_k=_int(top, "top_k"),
-            min_p=_number(top, "min_p"),
-            presence_penalty=_number(top, "presence_penalty"),
-            frequency_penalty=_number(top, "frequency_penalty"),
-            repetition_penalty=_number(top, "repetition_penalty"),
-            seed=_int(top, "seed"),
-        ),
+        true=frozenset(key for key in asked if bytes(top[key]) not in (b"false", b"null")),
+        sampling=_NOTHING if top.keys().isdisjoint(Sampling.__struct_fields__) else _read_sampling(top),
+    )
+
+
+_NOTHING = Sampling()
+
+
+def _read_sampling(top: Object) -> Sampling:
+    return Sampling(
+        temperature=_number(top, "temperature"),
+        top_p=_number(top, "top_p"),
+        top_k=_int(top, "top_k"),
+        min_p=_number(top, "min_p"),
+        presence_penalty=_number(top, "presence_penalty"),
+        frequency_penalty=_number(top, "frequency_penalty"),
+        repetition_penalty=_number(top, "repetition_penalty"),
+        seed=_int(top, "seed"),
     )
 
 

@@ -8,15 +8,12 @@ shares all but the last block. xxh3 only matches; what is stored is proven by th
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-import numpy as np
 import xxhash
-
-from gyre.proxy.capture.reply import Ids
 
 BLOCK = 1024
 _MOST_ENTRIES = 500_000
@@ -67,21 +64,21 @@ class DeltaIndex:
         self._entries = 0
         self._executions: OrderedDict[str, _Execution] = OrderedDict()
 
-    def match(self, execution: str, prompt: Ids) -> Match:
+    def match(self, execution: str, prompt: bytes) -> Match:
+        """`prompt` and outputs are little-endian int32 ids."""
         known = self._executions.get(execution) or _Execution()
         hasher = xxhash.xxh3_128()
         marks, parent, shared = [], None, 0
-        view = memoryview(np.ascontiguousarray(prompt, "<i4").data).cast("B")
-        at = 0
-        for length in _probes(known.ends, len(prompt)):
+        view, whole, at = memoryview(prompt), len(prompt) // 4, 0
+        for length in _probes(known.ends, whole):
             hasher.update(view[4 * at : 4 * length])
             at = length
             digest = hasher.digest()
             if hit := known.prefixes.get(digest):
                 parent, shared = hit
-            if length % BLOCK == 0 or length == len(prompt):
+            if length % BLOCK == 0 or length == whole:
                 marks.append((length, digest))
-        return Match(parent, shared, hasher.digest(), marks, hasher)
+        return Match(parent, shared, digest, marks, hasher)
 
     def match_messages(self, execution: str, addresses: list[bytes]) -> RowKey | None:
         """The row with the longest common beginning, for calls without ids."""
@@ -126,7 +123,7 @@ class DeltaIndex:
         self._executions.setdefault(execution, _Execution()).texts.append((ends, digest))
 
     def add(
-        self, execution: str, row: RowKey, match: Match | None, output: Ids | None, addresses: list[bytes]
+        self, execution: str, row: RowKey, match: Match | None, output: bytes | None, addresses: list[bytes]
     ) -> None:
         """The row is committed: later prompts may refer to it."""
         known = self._executions.setdefault(execution, _Execution())
@@ -152,21 +149,20 @@ class DeltaIndex:
 
 def _probes(ends: list[int], length: int) -> list[int]:
     """Lengths worth a look, ascending, the whole prompt last."""
-    points = {*ends[: bisect_right(ends, length)], *range(BLOCK, length, BLOCK)}
-    points.discard(length)
+    points = {*ends[: bisect_left(ends, length)], *range(BLOCK, length, BLOCK)}
     return [*sorted(points), length]
 
 
-def _add_prompt(known: _Execution, row: RowKey, match: Match, output: Ids | None) -> None:
+def _add_prompt(known: _Execution, row: RowKey, match: Match, output: bytes | None) -> None:
     for length, digest in match.marks:
         known.prefixes.setdefault(digest, (row, length))
     end = match.marks[-1][0]
     _add_end(known.ends, end)
-    if output is None or not len(output):
+    if not output:
         return
     hasher = match.hasher.copy()
-    view = memoryview(np.ascontiguousarray(output, "<i4").data).cast("B")
-    whole = end + len(output)
+    view = memoryview(output)
+    whole = end + len(output) // 4
     at = end
     for length in [*range(-(-(end + 1) // BLOCK) * BLOCK, whole, BLOCK), whole]:
         hasher.update(view[4 * (at - end) : 4 * (length - end)])
@@ -176,8 +172,8 @@ def _add_prompt(known: _Execution, row: RowKey, match: Match, output: Ids | None
 
 
 def _add_end(ends: list[int], length: int) -> None:
-    at = bisect_right(ends, length)
-    if not at or ends[at - 1] != length:
+    at = bisect_left(ends, length)
+    if at == len(ends) or ends[at] != length:
         insort(ends, length)
 
 

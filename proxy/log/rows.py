@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from gyre.proxy.calls import CallRecord, NewMessage, Sampling, VersionSpan
 from gyre.proxy.capture.captured import Captured, ChoiceCapture, Usage, float32, judge, logprob_quality
-from gyre.proxy.capture.reply import Ids
 from gyre.proxy.log.attempt import Attempt, Call
 from gyre.proxy.log.delta import DeltaIndex, Match, RowKey
 from gyre.proxy.log.parts import KnownMessages, Parts, take_apart
@@ -27,7 +26,6 @@ class Rows:
 
     records: list[CallRecord]
     match: Match | None
-    outputs: list[Ids | None]
     addresses: list[bytes]
     pieces: list[bytes]
     """Of a prompt given as text."""
@@ -42,9 +40,9 @@ class Rows:
 
     def learn(self, index: DeltaIndex, messages: KnownMessages) -> None:
         """The rows are committed: later calls may share with them."""
-        for record, output in zip(self.records, self.outputs, strict=True):
+        for record in self.records:
             key = RowKey(record.call_id, record.attempt, record.choice)
-            index.add(record.identity.execution_id, key, self.match, output, self.addresses)
+            index.add(record.identity.execution_id, key, self.match, record.output, self.addresses)
             messages.remember(record.new_messages)
         if self.pieces:
             index.add_text(self.records[0].identity.execution_id, self.pieces)
@@ -70,17 +68,18 @@ def rows_of(
     """Build the rows of `attempt`; `order` gives the next commit number."""
     captured = attempt.captured or Captured()
     execution = attempt.call.identity.execution_id
-    match = index.match(execution, captured.prompt_ids) if captured.prompt_ids is not None else None
+    ids = captured.prompt_ids
+    prompt = None if ids is None else ids.astype("<i4", copy=False).tobytes()
+    match = None if prompt is None else index.match(execution, prompt)
     request = _request(attempt, captured, index, messages, match)
-    common = _common_columns(attempt, request, worker) | _prompt_columns(captured, match)
+    common = _common_columns(attempt, request, worker) | _prompt_columns(prompt, match)
     choices = captured.choices or [ChoiceCapture(0)]
     records = [
         CallRecord(order=order(), **common, **_choice_columns(attempt, captured, choice))
         for choice in choices
     ]
     records[0].new_messages = request.new
-    outputs = [np.array(choice.ids, np.int32) if choice.ids else None for choice in choices]
-    return Rows(records, match, outputs, request.addresses, request.pieces)
+    return Rows(records, match, request.addresses, request.pieces)
 
 
 def _request(
@@ -163,14 +162,14 @@ def _common_columns(attempt: Attempt, request: _Request, worker: str) -> dict[st
     )
 
 
-def _prompt_columns(captured: Captured, match: Match | None) -> dict[str, Any]:
-    if match is None or captured.prompt_ids is None:
+def _prompt_columns(prompt: bytes | None, match: Match | None) -> dict[str, Any]:
+    if match is None or prompt is None:
         return {}
     return dict(
-        prompt_tokens=len(captured.prompt_ids),
+        prompt_tokens=len(prompt) // 4,
         prompt_digest=match.digest,
         prompt_shared=match.shared,
-        prompt_suffix=captured.prompt_ids[match.shared :].astype("<i4").tobytes(),
+        prompt_suffix=prompt[4 * match.shared :],
     )
 
 
@@ -187,7 +186,7 @@ def _choice_columns(attempt: Attempt, captured: Captured, choice: ChoiceCapture)
         finish_reason=choice.finish_reason,
         response=choice.message,
         response_meta=captured.meta,
-        output=np.array(choice.ids, "<i4").tobytes() if choice.ids is not None else None,
+        output=None if choice.ids is None else struct.pack(f"<{len(choice.ids)}i", *choice.ids),
         logprobs=float32(choice.logprobs),
         version_spans=_spans(attempt, choice),
         usage=usage,

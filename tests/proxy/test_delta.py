@@ -58,7 +58,7 @@ class Known:
         rows = self.rows[execution]
         key = RowKey(f"c{len(rows)}", 0, 0)
         rows[key] = prompt, output
-        self.index.add(execution, key, match, output, [])
+        self.index.add(execution, key, match, output.tobytes(), [])
 
     def best(self, execution: str, prompt: Ids) -> int:
         """The longest beginning that a row of the execution shares up to one of its marks."""
@@ -88,7 +88,7 @@ def test_parent_and_suffix_give_back_the_prompt_and_share_the_most(steps: list[S
     known = Known()
     for step in steps:
         prompt = known.prompt_of(step)
-        match = known.index.match(step.execution, prompt)
+        match = known.index.match(step.execution, prompt.tobytes())
         assert match.shared == known.best(step.execution, prompt)
         if match.parent:
             whole = np.concatenate(known.rows[step.execution][match.parent])
@@ -100,8 +100,8 @@ def test_parent_and_suffix_give_back_the_prompt_and_share_the_most(steps: list[S
 def test_a_prompt_that_extends_an_answer_shares_all_of_it() -> None:
     known = Known()
     prompt, output = random_ids(5000, 1), random_ids(77, 2)
-    known.add("e1", known.index.match("e1", prompt), prompt, output)
-    match = known.index.match("e1", np.concatenate([prompt, output, random_ids(9, 3)]))
+    known.add("e1", known.index.match("e1", prompt.tobytes()), prompt, output)
+    match = known.index.match("e1", np.concatenate([prompt, output, random_ids(9, 3)]).tobytes())
     assert match.parent == RowKey("c0", 0, 0)
     assert match.shared == 5077
 
@@ -109,25 +109,25 @@ def test_a_prompt_that_extends_an_answer_shares_all_of_it() -> None:
 def test_a_prompt_that_leaves_an_earlier_one_in_its_middle_shares_all_but_the_last_block() -> None:
     known = Known()
     prompt = random_ids(10 * BLOCK, 1)
-    known.add("e1", known.index.match("e1", prompt), prompt, random_ids(5, 2))
-    match = known.index.match("e1", np.concatenate([prompt[: 7 * BLOCK + 500], random_ids(99, 3)]))
+    known.add("e1", known.index.match("e1", prompt.tobytes()), prompt, random_ids(5, 2))
+    match = known.index.match("e1", np.concatenate([prompt[: 7 * BLOCK + 500], random_ids(99, 3)]).tobytes())
     assert match.shared == 7 * BLOCK
 
 
 def test_executions_share_nothing_with_each_other() -> None:
     known = Known()
     prompt = random_ids(100, 1)
-    known.add("e1", known.index.match("e1", prompt), prompt, random_ids(5, 2))
-    assert known.index.match("e2", prompt).parent is None
+    known.add("e1", known.index.match("e1", prompt.tobytes()), prompt, random_ids(5, 2))
+    assert known.index.match("e2", prompt.tobytes()).parent is None
 
 
 def test_of_several_choices_the_one_that_was_continued_is_the_parent() -> None:
     index, prompt = DeltaIndex(), random_ids(40, 1)
-    match = index.match("e1", prompt)
+    match = index.match("e1", prompt.tobytes())
     outputs = [random_ids(8, seed) for seed in (2, 3, 4)]
     for choice, output in enumerate(outputs):
-        index.add("e1", RowKey("c", 0, choice), match, output, [])
-    found = index.match("e1", np.concatenate([prompt, outputs[1], random_ids(3, 5)]))
+        index.add("e1", RowKey("c", 0, choice), match, output.tobytes(), [])
+    found = index.match("e1", np.concatenate([prompt, outputs[1], random_ids(3, 5)]).tobytes())
     assert (found.parent, found.shared) == (RowKey("c", 0, 1), 48)
 
 
@@ -135,11 +135,13 @@ def test_memory_is_bounded_and_the_idle_execution_goes_first() -> None:
     index = DeltaIndex(most=50)
     prompts = {f"e{number}": random_ids(3 * BLOCK, number) for number in range(40)}
     for name, prompt in prompts.items():
-        index.add(name, RowKey(name, 0, 0), index.match(name, prompt), random_ids(4, 1), [])
-        index.add("busy", RowKey(name, 0, 0), index.match("busy", prompt), None, [])
-    known = [name for name, prompt in prompts.items() if index.match(name, prompt).parent]
+        index.add(
+            name, RowKey(name, 0, 0), index.match(name, prompt.tobytes()), random_ids(4, 1).tobytes(), []
+        )
+        index.add("busy", RowKey(name, 0, 0), index.match("busy", prompt.tobytes()), None, [])
+    known = [name for name, prompt in prompts.items() if index.match(name, prompt.tobytes()).parent]
     assert known == list(prompts)[-len(known) :] and 0 < len(known) < 40
-    assert index.match("busy", prompts["e39"]).parent
+    assert index.match("busy", prompts["e39"].tobytes()).parent
 
 
 def addresses(count: int) -> list[bytes]:
