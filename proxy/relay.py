@@ -11,7 +11,7 @@ import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from gyre.proxy.budget import Budget, give_back_large_blocks
+from gyre.proxy.budget import Budget, tune_allocator
 from gyre.proxy.exchange import Exchange
 from gyre.proxy.replay import Replays
 from gyre.proxy.upstream import Prober, Upstream
@@ -62,7 +62,7 @@ class Relay:
         Raises:
             OSError: the log folder cannot be written.
         """
-        give_back_large_blocks()
+        tune_allocator()
         self.worker.recorder.start()
         self.upstream.start()
         self.worker.on_backend = self.prober.watch

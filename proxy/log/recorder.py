@@ -33,8 +33,13 @@ _TICK_S = 1.0
 """How often a full disk is tried again and the segment's size and age are looked at."""
 
 _LARGE = 1 << 20
-_FRUGAL = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1"}
-"""A sealing process gives freed memory back at once; the calls it runs beside need it more."""
+_FRUGAL = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 20),
+    "MALLOC_ARENA_MAX": "1",
+}
+"""A sealing process keeps to one small heap; the calls it runs beside need memory more."""
 
 
 class Recorder:
