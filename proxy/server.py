@@ -7,6 +7,7 @@ the proxy with several.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import socket
@@ -103,6 +104,7 @@ async def serve(
     await server.accepting.wait()
     if not server.started:
         await serving
+    _collect_rarely()
     accepting()
     await stop.wanted.wait()
     worker.stopping = True
@@ -113,6 +115,13 @@ async def serve(
     await server.cut()
     await serving
     await relay.stop()
+
+
+def _collect_rarely() -> None:
+    """A call makes hundreds of objects and no cycle: the collector looks often and finds nothing."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def run_single(settings: ProxySettings, ready: Callable[[str], None]) -> int:
