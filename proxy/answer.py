@@ -216,7 +216,7 @@ async def _plain(ex: Exchange, attempt: Attempt, response: aiohttp.ClientRespons
         await fail(ex, attempt, Outcome.UPSTREAM_CUT, text)
         return
     try:
-        captured, shown = capture_plain(Engine(attempt.engine or "text"), hide, body)
+        captured, shown = capture_plain(Engine(attempt.engine or "text"), hide, body, ex.parse_prompt)
     except Unreadable as error:
         attempt.raw_response, attempt.phase = body[:_KEPT], Phase.DONE
         text = f"backend `{attempt.backend}` sent an answer that cannot be read: {error}"
@@ -241,9 +241,8 @@ async def _finish(ex: Exchange, attempt: Attempt, captured: Captured) -> None:
 
 
 async def _stream(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, hide: Hidden) -> None:
-    capture = StreamCapture(
-        Engine(attempt.engine or "text"), hide, ex.call.wire == Wire.CHAT, ex.ask.n if ex.ask else 1
-    )
+    engine, chat, n = Engine(attempt.engine or "text"), ex.call.wire == Wire.CHAT, ex.ask.n if ex.ask else 1
+    capture = StreamCapture(engine, hide, chat, n, ex.parse_prompt)
     splitter = EventSplitter(ex.limits.event)
     try:
         problem = await _relay_events(ex, attempt, response, capture, splitter)

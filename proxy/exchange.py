@@ -32,6 +32,7 @@ from gyre.proxy.capture.profiles import (
     pinned_sampling,
     read_ask,
 )
+from gyre.proxy.capture.reply import Ids
 from gyre.proxy.capture.splice import parse_object, with_fields
 from gyre.proxy.clock import CallClock
 from gyre.proxy.errors import RequestError
@@ -379,6 +380,9 @@ class Exchange:
         await answer.commit(self, attempt)
         extra: MutableMapping[str, str] = {"retry-after": "5"} if error.status == 503 else {}
         await answer.send_whole(self, error.status, body_of(error), extra)
+
+    def parse_prompt(self, text: bytes) -> Ids | None:
+        return self.relay.prompts.parse(self.call.identity.execution_id, text)
 
     def now_ns(self) -> int:
         return time.time_ns()

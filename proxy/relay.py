@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gyre.proxy.budget import Budget, tune_allocator
+from gyre.proxy.capture.prompts import PromptTexts
 from gyre.proxy.exchange import Exchange
 from gyre.proxy.replay import Replays
 from gyre.proxy.upstream import Prober, Upstream
@@ -23,6 +24,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+_BUSY = 64 << 20
+"""Bytes of open calls beside which sealing can wait."""
 _CONTROL = ("/gyre/", "/healthz", "/metrics")
 
 
@@ -35,6 +38,8 @@ class Relay:
         self.budget = Budget(worker.settings.limits.memory)
         self.upstream = Upstream(worker.settings.timeouts, self.token)
         self.prober = Prober(worker, self.upstream)
+        self.prompts = PromptTexts()
+        worker.recorder.busy = lambda: self.budget.used > _BUSY
         self.replays = Replays() if worker.settings.replay_retries else None
         self._control = control_app
         self._idle = asyncio.Event()

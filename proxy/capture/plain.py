@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from gyre.proxy.calls import Sampling, VersionSpan
@@ -9,6 +11,7 @@ from gyre.proxy.capture.captured import Captured, ChoiceCapture
 from gyre.proxy.capture.profiles import Engine, Hidden
 from gyre.proxy.capture.reply import (
     Choice,
+    Ids,
     Logprobs,
     Metadata,
     Raw,
@@ -30,12 +33,19 @@ _META_LEFT_OUT = {"choices", "usage", "prompt_token_ids", "sglext", "__verbose"}
 _decode_top = msgspec.json.Decoder(Object).decode
 
 
+Parse = Callable[[bytes], Ids | None]
+
+
 class Unreadable(ValueError):
     """The answer is not what this wire calls an answer."""
 
 
-def capture_plain(engine: Engine, hidden: Hidden, body: bytes) -> tuple[Captured, bytes]:
+def capture_plain(
+    engine: Engine, hidden: Hidden, body: bytes, parse: Parse = parse_ids
+) -> tuple[Captured, bytes]:
     """Read an answer of status 200; return what was captured and the bytes for the client.
+
+    `parse` reads prompt ids that come as a long list.
 
     Raises:
         Unreadable: not JSON, or no `choices` in it.
@@ -50,7 +60,7 @@ def capture_plain(engine: Engine, hidden: Hidden, body: bytes) -> tuple[Captured
     captured = Captured(usage=None if is_null(reply.usage) else bytes(reply.usage), complete=True)
     shown = body if hidden.nothing else stripped(small, reply, hidden)
     captured.meta = without(_decode_top(shown), _META_LEFT_OUT)
-    read_common(captured, reply, prompt)
+    read_common(captured, reply, None if prompt is None else parse(prompt))
     spans = version_spans(reply.metadata)
     captured.choices = [_choice(engine, choice, reply, spans) for choice in reply.choices]
     if all(choice.empty for choice in captured.choices):
@@ -74,14 +84,15 @@ def lift_prompt(body: bytes, hidden: Hidden) -> tuple[bytes, bytes | None]:
     return b"".join((body[:start], b"null", body[end + 1 :])), body[start : end + 1]
 
 
-def read_common(captured: Captured, reply: Reply, lifted: bytes | None = None) -> None:
+def read_common(captured: Captured, reply: Reply, lifted: Ids | None = None) -> None:
     """What plain answers and stream chunks share: prompt ids and llama.cpp's own report."""
     places = [reply.prompt_token_ids, *(choice.prompt_token_ids for choice in reply.choices or ())]
     if reply.sglext:
         places.append(reply.sglext.input_ids)
-    prompt = lifted or next((raw for raw in places if not is_null(raw)), None)
-    if prompt is not None:
-        captured.prompt_ids = parse_ids(prompt)
+    if lifted is not None:
+        captured.prompt_ids = lifted
+    elif (raw := next((raw for raw in places if not is_null(raw)), None)) is not None:
+        captured.prompt_ids = parse_ids(raw)
     if reply.verbose:
         captured.prompt_text = reply.verbose.prompt
         if reply.verbose.generation_settings:

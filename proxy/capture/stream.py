@@ -9,6 +9,7 @@ import msgspec
 
 from gyre.proxy.capture.captured import Captured, ChoiceCapture
 from gyre.proxy.capture.plain import (
+    Parse,
     lift_prompt,
     logprob_ids,
     logprob_values,
@@ -17,7 +18,7 @@ from gyre.proxy.capture.plain import (
     version_spans,
 )
 from gyre.proxy.capture.profiles import Engine, Hidden
-from gyre.proxy.capture.reply import Choice, Raw, Reply, decode_ids, decode_reply, is_null
+from gyre.proxy.capture.reply import Choice, Raw, Reply, decode_ids, decode_reply, is_null, parse_ids
 from gyre.proxy.capture.splice import Object, without
 from gyre.proxy.capture.strip import stripped
 from gyre.proxy.sse import data_of, with_data
@@ -68,7 +69,11 @@ def _ids(raw: Raw) -> list[int] | None:
 class StreamCapture:
     """Feed it events; `forward` gives the client's bytes, `finish` what was captured."""
 
-    def __init__(self, engine: Engine, hidden: Hidden, chat: bool, n: int = 1) -> None:
+    def __init__(
+        self, engine: Engine, hidden: Hidden, chat: bool, n: int = 1, parse: Parse = parse_ids
+    ) -> None:
+        """`parse` reads prompt ids that come as a long list."""
+        self._parse = parse
         self._engine = engine
         self._hidden = hidden
         self._chat = chat
@@ -137,7 +142,7 @@ class StreamCapture:
             except msgspec.DecodeError:
                 self._captured.flag("event_unreadable")
         if self._captured.prompt_ids is None or reply.sglext or reply.verbose:
-            read_common(self._captured, reply, prompt)
+            read_common(self._captured, reply, None if prompt is None else self._parse(prompt))
         if reply.sglext and reply.sglext.output_ids:
             self._read_sglext(reply.sglext.output_ids)
         if reply.metadata:

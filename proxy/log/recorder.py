@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ _TICK_S = 1.0
 """How often a full disk is tried again and the segment's size and age are looked at."""
 
 _LARGE = 1 << 20
+_PATIENCE = 8
+"""How many times larger than usual a segment may grow while calls are heavy."""
 _FRUGAL = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
@@ -53,6 +55,8 @@ class Recorder:
         self.rows = 0
         self.unrecorded = 0
         self.bytes = 0
+        self.busy: Callable[[], bool] = lambda: False
+        """Whether calls need the memory and the processor that sealing would take."""
         self._settings = settings
         self._opener = opener
         self._index = DeltaIndex()
@@ -242,8 +246,10 @@ class Recorder:
     def _due(self) -> bool:
         if self._segment is None or not self._dirty:
             return False
-        old = time.monotonic() - self._opened_at > self._settings.rotate_s
-        return old or self._segment.bytes > self._settings.rotate_bytes
+        if time.monotonic() - self._opened_at > self._settings.rotate_s:
+            return True
+        patience = _PATIENCE if self.busy() else 1
+        return self._segment.bytes > patience * self._settings.rotate_bytes
 
     async def _sync(self) -> bool:
         """Bring the segment to the disk without holding up the loop; False when it refuses."""
