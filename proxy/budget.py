@@ -47,7 +47,7 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._peak = 0
+        self._peak = self._recent = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int, patience: float) -> None:
@@ -74,6 +74,12 @@ class Budget:
         """Count bytes that are there already."""
         self.used += size
         self._peak = max(self._peak, self.used)
+        self._recent = max(self._recent, self.used)
+
+    def recent(self) -> int:
+        """The most bytes held at once since this was last asked."""
+        recent, self._recent = max(self._recent, self.used), self.used
+        return recent
 
     @property
     def full(self) -> bool:

@@ -39,7 +39,7 @@ class Relay:
         self.upstream = Upstream(worker.settings.timeouts, self.token)
         self.prober = Prober(worker, self.upstream)
         self.prompts = PromptTexts()
-        worker.recorder.busy = lambda: self.budget.used > _BUSY
+        worker.recorder.busy = lambda: self.budget.recent() > _BUSY
         self.replays = Replays() if worker.settings.replay_retries else None
         self._control = control_app
         self._idle = asyncio.Event()
