@@ -100,7 +100,7 @@ def tail(
 ) -> None:
     """Print the newest calls as they are recorded; with `--json` one JSON document a line."""
     from gyre.proxy import read_log
-    from gyre.proxy.log.follow import Follower
+    from gyre.proxy.log.reading.follow import Follower
 
     # Watching begins before the snapshot, so that no row falls between the two.
     with Follower(directory) as follower, suppress(KeyboardInterrupt):
@@ -125,7 +125,7 @@ def sql(
     """Ask DuckDB: views `calls`, `messages`, `executions`, `prompts`, journal included."""
     import duckdb
 
-    from gyre.proxy.log.sql import connect
+    from gyre.proxy.log.reading.sql import connect
 
     with connect(directory) as connection:
         try:
@@ -171,7 +171,7 @@ def seal(directory: Dir, json: output.JsonOption = False) -> None:
     """Bring the journal into Parquet; a running proxy is asked to seal what it has open."""
     from gyre.proxy.log.folder import open_folder
     from gyre.proxy.log.live import ask_proxy
-    from gyre.proxy.log.seal import seal as run
+    from gyre.proxy.log.sealing.seal import seal as run
 
     answer = ask_proxy(open_folder(directory), "/gyre/v1/log/seal")
     reports = answer["reports"] if answer else [run(directory, wait_s=5.0).as_dict()]
@@ -203,7 +203,7 @@ def prune(
     """Remove whole executions, and messages that no row refers to any more."""
     from gyre.proxy.log.folder import open_folder
     from gyre.proxy.log.live import ask_proxy
-    from gyre.proxy.log.prune import prune as run
+    from gyre.proxy.log.sealing.prune import prune as run
 
     forgot = not dry_run and ask_proxy(open_folder(directory), "/gyre/v1/log/forget") is not None
     report = run(
@@ -237,7 +237,7 @@ def _summaries(log: Log) -> list[dict[str, Any]]:
 
 
 def _summary_of(record: CallRecord) -> dict[str, Any]:
-    from gyre.proxy.log.widen import calls_table
+    from gyre.proxy.log.sealing.widen import calls_table
 
     row: dict[str, Any] = calls_table([record]).select(_LOADED).to_pylist()[0]
     ids = row.pop("output_ids")

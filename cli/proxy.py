@@ -76,8 +76,8 @@ def proxy(
     quiet: output.QuietOption = False,
 ) -> None:
     """Record the calls of any agent that uses this as its base URL, until Ctrl-C."""
-    from gyre.proxy import logs as proxy_logs
     from gyre.proxy.errors import ConfigError
+    from gyre.proxy.serve import logs as proxy_logs
     from gyre.proxy.settings import load_settings
 
     if profile and not upstream:
@@ -107,9 +107,9 @@ def _run(settings: ProxySettings, log_format: LogFormat, level: int, json: bool)
             output.print_json({"schema": SCHEMA, "url": url, "pid": os.getpid()}, line=True)
 
     if settings.workers == 1:
-        from gyre.proxy.server import run_single
+        from gyre.proxy.serve.server import run_single
 
         return run_single(settings, ready)
-    from gyre.proxy.supervisor import run_supervised
+    from gyre.proxy.serve.supervisor import run_supervised
 
     return run_supervised(settings, ready, log_format.value, level)

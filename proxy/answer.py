@@ -21,7 +21,7 @@ from gyre.proxy.capture.captured import Captured
 from gyre.proxy.capture.plain import Unreadable, capture_plain
 from gyre.proxy.capture.profiles import Engine, Hidden
 from gyre.proxy.capture.stream import DONE, StreamCapture
-from gyre.proxy.log.attempt import Attempt
+from gyre.proxy.log.record.attempt import Attempt
 from gyre.proxy.replay import Stored
 from gyre.proxy.replies import error_body, overflow_in_openai_form
 from gyre.proxy.sse import EventSplitter, EventTooLarge, event_of

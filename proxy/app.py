@@ -5,8 +5,8 @@ A request's way: relay -> exchange (identity, body, backend) -> answer (capture,
 
 from __future__ import annotations
 
-from gyre.proxy.control import control_app
-from gyre.proxy.plane import ControlPlane
+from gyre.proxy.control.api import control_app
+from gyre.proxy.control.plane import ControlPlane
 from gyre.proxy.relay import Relay
 from gyre.proxy.worker import Worker
 

@@ -37,7 +37,7 @@ from gyre.proxy.capture.splice import parse_object, with_fields
 from gyre.proxy.clock import CallClock
 from gyre.proxy.errors import RequestError
 from gyre.proxy.identity import api_key, identify, split_path
-from gyre.proxy.log.attempt import Attempt, Call
+from gyre.proxy.log.record.attempt import Attempt, Call
 from gyre.proxy.replay import Stored
 from gyre.proxy.replies import body_of
 from gyre.proxy.router import BackendState

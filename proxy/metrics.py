@@ -1,6 +1,6 @@
 """Counters of one worker, and how those of several become one.
 
-Labels are bounded: outcomes, wires, backends; never an execution or a call. `gyre.proxy.prometheus`
+Labels are bounded: outcomes, wires, backends; never an execution or a call. `gyre.proxy.control.prometheus`
 makes the page of them.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gyre.proxy.calls import CallRecord
-from gyre.proxy.log.attempt import Attempt
+from gyre.proxy.log.record.attempt import Attempt
 
 BUCKETS = (0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 """Upper bounds in seconds; model calls last from milliseconds to half an hour."""

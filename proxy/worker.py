@@ -19,8 +19,8 @@ from gyre.proxy.commands import (
     StartExecution,
 )
 from gyre.proxy.executions import Executions
-from gyre.proxy.log.journal import Opener, open_new
-from gyre.proxy.log.recorder import Recorder
+from gyre.proxy.log.record.journal import Opener, open_new
+from gyre.proxy.log.record.recorder import Recorder
 from gyre.proxy.metrics import Metrics
 from gyre.proxy.router import BackendState, Router
 from gyre.proxy.settings import ProxySettings

@@ -23,13 +23,13 @@ from gyre.proxy.calls import CaptureQuality, Outcome
 from gyre.proxy.errors import ConfigError, CorruptLogError
 from gyre.proxy.log.engine_check import EngineCheck
 from gyre.proxy.log.findings import Finding, Severity, error, note
-from gyre.proxy.log.groups import groups_of
-from gyre.proxy.log.ragged import values_of
-from gyre.proxy.log.read import Log, read_log
+from gyre.proxy.log.reading.groups import groups_of
+from gyre.proxy.log.reading.ragged import values_of
+from gyre.proxy.log.reading.read import Log, read_log
+from gyre.proxy.log.reading.sealed import corrupt, projected, row_groups
 from gyre.proxy.log.schema import COMMIT_ORDER, ROW_KEY
-from gyre.proxy.log.sealed import corrupt, projected, row_groups
-from gyre.proxy.log.twins import SIGNED, key_of, rows_of_calls, signature, signature_of
-from gyre.proxy.log.widen import RowKey, messages_table, row_key
+from gyre.proxy.log.sealing.twins import SIGNED, key_of, rows_of_calls, signature, signature_of
+from gyre.proxy.log.sealing.widen import RowKey, messages_table, row_key
 
 _COLUMNS = (
     *("execution_id", *COMMIT_ORDER, "parent_call_id", "parent_attempt", "parent_choice"),

@@ -17,8 +17,8 @@ import orjson
 from gyre.proxy.calls import CaptureQuality, Outcome, Wire
 from gyre.proxy.errors import UpstreamError
 from gyre.proxy.log.findings import Finding, error
-from gyre.proxy.log.read import Log
-from gyre.proxy.log.widen import RowKey
+from gyre.proxy.log.reading.read import Log
+from gyre.proxy.log.sealing.widen import RowKey
 
 _SPECIAL = re.compile(r"<[^<>\n]+>")
 """What an end token looks like as text."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gyre.proxy.errors import CorruptLogError, LogBusyError, LogError, LogFormatError
-from gyre.proxy.log import journal
+from gyre.proxy.log.record import journal
 
 FORMAT_VERSION = 1
 VERSION_FILE = "gyre.json"

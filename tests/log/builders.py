@@ -23,7 +23,7 @@ from gyre.proxy.calls import (
     Wire,
 )
 from gyre.proxy.log.folder import Folder, create_folder
-from gyre.proxy.log.journal import Segment
+from gyre.proxy.log.record.journal import Segment
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND

@@ -13,9 +13,9 @@ import pytest
 from gyre.proxy.calls import NewMessage
 from gyre.proxy.errors import ConfigError
 from gyre.proxy.log.check import Report, check
-from gyre.proxy.log.groups import read_groups
-from gyre.proxy.log.read import read_log
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.reading.groups import read_groups
+from gyre.proxy.log.reading.read import read_log
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import LogBuilder, Worker, address, digest_of, growing_run, message
 
 READERS = [False, True]

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from gyre.cli.log import _time, app
 from gyre.proxy.errors import UpstreamError
-from gyre.proxy.log.follow import Follower
-from gyre.proxy.log.read import read_log
+from gyre.proxy.log.reading.follow import Follower
+from gyre.proxy.log.reading.read import read_log
 from tests.log.builders import LogBuilder, growing_run
 
 RUNNER = CliRunner()
@@ -90,7 +90,7 @@ def test_tail_prints_the_newest_lines(builder: LogBuilder) -> None:
 
 
 def test_a_follower_sees_each_new_call_once_even_when_it_is_sealed_at_once(builder: LogBuilder) -> None:
-    from gyre.proxy.log.seal import seal
+    from gyre.proxy.log.sealing.seal import seal
 
     with Follower(builder.root) as follower:
         assert len(follower.poll()) == 4

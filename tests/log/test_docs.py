@@ -11,7 +11,7 @@ import pytest
 
 from gyre.proxy.calls import Outcome, Phase
 from gyre.proxy.log.schema import COLUMNS, type_name
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import LogBuilder, growing_run
 
 TEXT = (Path(__file__).parents[2] / "docs" / "log-format.md").read_text()

@@ -9,7 +9,7 @@ import pytest
 
 from gyre.proxy.errors import UpstreamError
 from gyre.proxy.log.check import check
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.sealing.seal import seal
 from tests.engines.fake import FakeEngine, refused_url
 from tests.engines.script import Answer, ToolCall
 from tests.engines.shapes import Kind

@@ -11,8 +11,8 @@ import pytest
 
 from gyre.proxy.errors import CorruptLogError, LogBusyError, LogError, LogFormatError
 from gyre.proxy.log.folder import create_folder, is_live, open_folder
-from gyre.proxy.log.read import read_log
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.reading.read import read_log
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import LogBuilder
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gyre.proxy.log.check import check
-from gyre.proxy.log.read import Log, read_log
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.reading.read import Log, read_log
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import LogBuilder
 
 

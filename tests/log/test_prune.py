@@ -11,9 +11,9 @@ import pytest
 
 from gyre.proxy.errors import ConfigError, CorruptLogError, LogBusyError
 from gyre.proxy.log.check import check
-from gyre.proxy.log.prune import prune
-from gyre.proxy.log.read import read_log
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.reading.read import read_log
+from gyre.proxy.log.sealing.prune import prune
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import SECOND, START, LogBuilder, growing_run, message
 
 DAY = 86_400 * SECOND

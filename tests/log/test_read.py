@@ -12,7 +12,7 @@ import pytest
 import gyre.proxy
 from gyre.proxy import read_log
 from gyre.proxy.errors import CorruptLogError
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import LogBuilder, growing_run, message
 
 

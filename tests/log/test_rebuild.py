@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.proxy.errors import CorruptLogError
-from gyre.proxy.log.rebuild import Part, Rebuilder
+from gyre.proxy.log.reading.rebuild import Part, Rebuilder
 
 Key = tuple[str, int, int]
 

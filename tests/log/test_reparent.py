@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gyre.proxy.log.check import check
-from gyre.proxy.log.read import read_log
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.reading.read import read_log
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import LogBuilder, message
 
 draw = np.random.default_rng(3)

@@ -13,8 +13,8 @@ import numpy as np
 import xxhash
 
 from gyre.proxy.log.check import check
-from gyre.proxy.log.read import read_log
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.reading.read import read_log
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import LogBuilder, Worker, message
 
 MEMORY = """

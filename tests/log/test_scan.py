@@ -10,10 +10,10 @@ import pytest
 
 from gyre.proxy.calls import CallRecord, Record
 from gyre.proxy.errors import LogFormatError
-from gyre.proxy.log.journal import SCHEMA
-from gyre.proxy.log.read import read_log
-from gyre.proxy.log.scan import Damage, Tail, scan
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.reading.read import read_log
+from gyre.proxy.log.reading.scan import Damage, Tail, scan
+from gyre.proxy.log.record.journal import SCHEMA
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import LogBuilder, Worker, growing_run
 
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gyre.proxy.calls import Sampling, VersionSpan
-from gyre.proxy.log import sealing
-from gyre.proxy.log.read import Log, read_log
-from gyre.proxy.log.seal import main, seal
+from gyre.proxy.log.reading.read import Log, read_log
+from gyre.proxy.log.sealing import files as sealing
+from gyre.proxy.log.sealing.seal import main, seal
 from tests.log.builders import LogBuilder, growing_run, message, packed
 
 IDS = st.lists(st.integers(0, 3), max_size=12)

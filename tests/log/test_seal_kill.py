@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gyre.proxy.log.check import check
-from gyre.proxy.log.prune import prune
-from gyre.proxy.log.read import read_log
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.reading.read import read_log
+from gyre.proxy.log.sealing.prune import prune
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import LogBuilder, growing_run
 
 PROGRAM = """
@@ -30,8 +30,8 @@ def dying(function):
         return function(*args, **kwargs)
     return wrapper
 
-from gyre.proxy.log.prune import prune
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.sealing.prune import prune
+from gyre.proxy.log.sealing.seal import seal
 
 os.replace, os.fsync, Path.unlink = dying(os.replace), dying(os.fsync), dying(Path.unlink)
 if action == "seal":

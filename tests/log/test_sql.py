@@ -8,9 +8,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from gyre.proxy.log.reading.sql import connect
 from gyre.proxy.log.schema import SCHEMAS
-from gyre.proxy.log.seal import seal
-from gyre.proxy.log.sql import connect
+from gyre.proxy.log.sealing.seal import seal
 from tests.log.builders import LogBuilder, growing_run, message
 
 

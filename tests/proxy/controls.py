@@ -17,12 +17,12 @@ from typing import Any
 import httpx
 
 from gyre.proxy.calls import ExecutionRecord
-from gyre.proxy.control import control_app
+from gyre.proxy.control.api import control_app
+from gyre.proxy.control.plane import LocalPlane
 from gyre.proxy.log.folder import create_folder
-from gyre.proxy.log.journal import open_new
-from gyre.proxy.log.recorder import Recorder
-from gyre.proxy.log.scan import Damage, scan
-from gyre.proxy.plane import LocalPlane
+from gyre.proxy.log.reading.scan import Damage, scan
+from gyre.proxy.log.record.journal import open_new
+from gyre.proxy.log.record.recorder import Recorder
 from gyre.proxy.settings import load_settings
 from gyre.proxy.worker import Worker
 

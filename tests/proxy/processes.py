@@ -49,7 +49,7 @@ class ProxyProcess:
 
     def workers(self) -> list[psutil.Process]:
         children = psutil.Process(self.process.pid).children()
-        return [child for child in children if "gyre.proxy.member" in child.cmdline()]
+        return [child for child in children if "gyre.proxy.serve.member" in child.cmdline()]
 
     def chat(self, execution: str = "e1", **fields: Any) -> httpx.Response:
         """One call over a connection of its own, so that any worker may take it."""

@@ -23,9 +23,9 @@ import uvloop
 
 from gyre.proxy.app import build
 from gyre.proxy.calls import CallRecord, Record
-from gyre.proxy.log.journal import Opener, open_new
-from gyre.proxy.log.scan import Damage, scan
-from gyre.proxy.plane import LocalPlane
+from gyre.proxy.control.plane import LocalPlane
+from gyre.proxy.log.reading.scan import Damage, scan
+from gyre.proxy.log.record.journal import Opener, open_new
 from gyre.proxy.relay import Relay
 from gyre.proxy.settings import load_settings
 from gyre.proxy.worker import Worker

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gyre.proxy.log.read import read_log
+from gyre.proxy.log.reading.read import read_log
 from tests.engines.fake import FakeEngine
 from tests.proxy.controls import URL, Control
 from tests.proxy.running import RunningProxy

@@ -10,8 +10,19 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from gyre.proxy import crew as module
-from gyre.proxy.channel import (
+from gyre.proxy.commands import (
+    AddBackend,
+    Command,
+    DrainBackend,
+    EndExecution,
+    PutExecution,
+    RemoveBackend,
+    SetVersion,
+    StartExecution,
+)
+from gyre.proxy.errors import GyreError, UpstreamError
+from gyre.proxy.serve import crew as module
+from gyre.proxy.serve.channel import (
     Apply,
     Ask,
     Channel,
@@ -27,18 +38,7 @@ from gyre.proxy.channel import (
     Start,
     Submit,
 )
-from gyre.proxy.commands import (
-    AddBackend,
-    Command,
-    DrainBackend,
-    EndExecution,
-    PutExecution,
-    RemoveBackend,
-    SetVersion,
-    StartExecution,
-)
-from gyre.proxy.crew import Crew, Hand
-from gyre.proxy.errors import GyreError, UpstreamError
+from gyre.proxy.serve.crew import Crew, Hand
 from gyre.proxy.settings import Backend, Pin, ProxySettings, load_settings
 from gyre.proxy.status import BackendStatus, ExecutionQuery, ExecutionStatus, LogStatus, Status
 from gyre.proxy.worker import Worker

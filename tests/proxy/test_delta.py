@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gyre.proxy.capture.reply import Ids
-from gyre.proxy.log.delta import BLOCK, DeltaIndex, Match, RowKey
+from gyre.proxy.log.record.delta import BLOCK, DeltaIndex, Match, RowKey
 
 LENGTHS = st.sampled_from([0, 1, 2, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
 

@@ -17,8 +17,8 @@ import pytest
 
 from gyre.proxy.calls import CallRecord, IntentRecord
 from gyre.proxy.errors import LogError
-from gyre.proxy.log.journal import open_new
-from gyre.proxy.log.scan import Damage, scan
+from gyre.proxy.log.reading.scan import Damage, scan
+from gyre.proxy.log.record.journal import open_new
 from tests.engines.fake import FakeEngine
 from tests.engines.script import Answer
 from tests.proxy.reading import content_of

@@ -17,15 +17,15 @@ from gyre.proxy.capture.plain import Unreadable, capture_plain
 from gyre.proxy.capture.profiles import Engine, fields_to_set, hidden, read_ask
 from gyre.proxy.capture.splice import parse_object, set_fields
 from gyre.proxy.capture.stream import StreamCapture
-from gyre.proxy.log.attempt import Attempt, Call
-from gyre.proxy.log.delta import DeltaIndex
 from gyre.proxy.log.folder import create_folder
-from gyre.proxy.log.journal import Segment
-from gyre.proxy.log.parts import KnownMessages
-from gyre.proxy.log.read import read_log
-from gyre.proxy.log.rows import rows_of
-from gyre.proxy.log.scan import Damage, scan
-from gyre.proxy.log.seal import seal
+from gyre.proxy.log.reading.read import read_log
+from gyre.proxy.log.reading.scan import Damage, scan
+from gyre.proxy.log.record.attempt import Attempt, Call
+from gyre.proxy.log.record.delta import DeltaIndex
+from gyre.proxy.log.record.journal import Segment
+from gyre.proxy.log.record.parts import KnownMessages
+from gyre.proxy.log.record.rows import rows_of
+from gyre.proxy.log.sealing.seal import seal
 from gyre.proxy.sse import event_of
 from tests.proxy.json_text import TEXT
 from tests.proxy.reading import body_of

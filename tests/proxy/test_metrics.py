@@ -7,8 +7,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gyre.proxy.control.prometheus import page
 from gyre.proxy.metrics import BUCKETS, Histogram, Metrics, sum_metrics
-from gyre.proxy.prometheus import page
 from gyre.proxy.status import BackendStatus, LogStatus, Status
 
 DOCS = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()

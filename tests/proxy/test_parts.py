@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gyre.proxy.calls import Wire
 from gyre.proxy.capture.splice import parse_object
 from gyre.proxy.log.envelope import restore
-from gyre.proxy.log.parts import KnownMessages, Parts, take_apart
+from gyre.proxy.log.record.parts import KnownMessages, Parts, take_apart
 from tests.proxy.json_text import SPACES, TEXT, objects, values
 
 MARKED = st.sampled_from(['"gyre:messages:,"', '"gyre:prompt"', '"gyre:"', '"\\"gyre:tools:, \\""'])

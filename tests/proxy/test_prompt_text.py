@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.proxy import read_log
-from gyre.proxy.log.delta import DeltaIndex
+from gyre.proxy.log.record.delta import DeltaIndex
 from tests.engines.fake import FakeEngine
 from tests.proxy.running import RunningProxy
 

@@ -17,10 +17,10 @@ import httpx
 import pytest
 
 from gyre.cli.main import main
-from gyre.proxy.address import announce, listen, url_of, withdraw
 from gyre.proxy.errors import ConfigError
 from gyre.proxy.log.folder import create_folder
-from gyre.proxy.log.read import read_log
+from gyre.proxy.log.reading.read import read_log
+from gyre.proxy.serve.address import announce, listen, url_of, withdraw
 from tests.engines.fake import FakeEngine
 from tests.engines.script import Answer
 from tests.proxy.processes import ProxyProcess, Stream, accepts, end, wait_for
@@ -145,7 +145,7 @@ def test_a_folder_of_a_newer_format_is_refused_before_anything_is_served(tmp_pat
 
 def test_problems_are_json_lines_where_asked_for(tmp_path: Path) -> None:
     program = (
-        "import logging; from gyre.proxy import logs; logs.install('json', logging.WARNING);"
+        "import logging; from gyre.proxy.serve import logs; logs.install('json', logging.WARNING);"
         "logging.getLogger('gyre.proxy.x').warning('backend `%s` is gone', 'b1');"
         "logging.getLogger('gyre.proxy.x').info('silent'); logging.getLogger('elsewhere').error('silent')"
     )

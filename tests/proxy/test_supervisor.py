@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from gyre.proxy.log.read import read_log
+from gyre.proxy.log.reading.read import read_log
 from tests.engines.fake import FakeEngine
 from tests.engines.script import Answer
 from tests.proxy.processes import ProxyProcess, Stream, accepts, end, listens_nowhere, wait_for

@@ -7,7 +7,7 @@ from typing import Self
 
 from gyre.proxy.calls import CallRecord
 from gyre.proxy.log.folder import open_folder
-from gyre.proxy.log.scan import Tail
+from gyre.proxy.log.reading.scan import Tail
 
 
 class Follower:

@@ -14,7 +14,10 @@ from typing import Any
 
 import msgspec
 
-from gyre.proxy.channel import (
+from gyre.proxy.commands import Command
+from gyre.proxy.errors import GyreError, UpstreamError
+from gyre.proxy.executions import MOST
+from gyre.proxy.serve.channel import (
     Apply,
     Ask,
     Channel,
@@ -31,12 +34,9 @@ from gyre.proxy.channel import (
     Start,
     Submit,
 )
-from gyre.proxy.commands import Command
-from gyre.proxy.errors import GyreError, UpstreamError
-from gyre.proxy.executions import MOST
-from gyre.proxy.logs import LogFormat
+from gyre.proxy.serve.logs import LogFormat
+from gyre.proxy.serve.shared import Shared
 from gyre.proxy.settings import ProxySettings
-from gyre.proxy.shared import Shared
 from gyre.proxy.status import ExecutionQuery, ExecutionStatus, Status, merge, retired, selected, selected_here
 
 _APPLY_S = 30.0

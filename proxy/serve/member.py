@@ -1,4 +1,4 @@
-"""One of several workers: `python -m gyre.proxy.member LISTENER CHANNEL`, started by the supervisor.
+"""One of several workers: `python -m gyre.proxy.serve.member LISTENER CHANNEL`, started by the supervisor.
 
 The two numbers are descriptors it inherits; everything else comes over the channel, so no secret
 stands on a command line. The channel's end means that the supervisor died: the worker stops
@@ -13,13 +13,13 @@ import signal
 import socket
 import sys
 
-from gyre.proxy import logs
-from gyre.proxy.channel import Apply, Channel, Done, Message, Poll, Report, Seal, Sealed, Serve, Start
+from gyre.proxy.control.plane import SupervisedPlane
 from gyre.proxy.errors import LogError
-from gyre.proxy.plane import SupervisedPlane
-from gyre.proxy.server import run, serve
+from gyre.proxy.serve import logs
+from gyre.proxy.serve.channel import Apply, Channel, Done, Message, Poll, Report, Seal, Sealed, Serve, Start
+from gyre.proxy.serve.server import run, serve
+from gyre.proxy.serve.stop import Stop
 from gyre.proxy.status import execution_status
-from gyre.proxy.stop import Stop
 from gyre.proxy.worker import Worker
 
 ORPHAN_S = 10.0

@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Path, Response
 
 from gyre.proxy.commands import AddBackend, DrainBackend, RemoveBackend, SetVersion
-from gyre.proxy.control_bodies import (
+from gyre.proxy.control.bodies import (
     BackendBody,
     BackendChange,
     BackendsView,
@@ -17,8 +17,8 @@ from gyre.proxy.control_bodies import (
     VersionBody,
     VersionView,
 )
+from gyre.proxy.control.plane import ControlPlane
 from gyre.proxy.errors import ConfigError, RequestError
-from gyre.proxy.plane import ControlPlane
 from gyre.proxy.settings import Backend, checked_backend
 from gyre.proxy.status import BackendStatus
 

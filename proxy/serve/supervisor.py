@@ -1,7 +1,7 @@
 """Several workers on one port: `run_supervised` is the parent process that outlives any one of them.
 
 It owns the listening socket, what all workers agree on and the counters of those that died
-(`gyre.proxy.crew`); it relays no call. A worker that dies is started again; if the parent dies, its
+(`gyre.proxy.serve.crew`); it relays no call. A worker that dies is started again; if the parent dies, its
 workers learn it from their end of a socket pair and end too.
 """
 
@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gyre.proxy import address
-from gyre.proxy.crew import Crew
 from gyre.proxy.errors import GyreError
-from gyre.proxy.log.ended import ended_before
 from gyre.proxy.log.folder import Folder, create_folder
-from gyre.proxy.logs import LogFormat
+from gyre.proxy.log.reading.ended import ended_before
+from gyre.proxy.serve import address
+from gyre.proxy.serve.crew import Crew
+from gyre.proxy.serve.logs import LogFormat
+from gyre.proxy.serve.stop import stop_on_signals
 from gyre.proxy.settings import ProxySettings
-from gyre.proxy.stop import stop_on_signals
 
 log = logging.getLogger(__name__)
 Process = asyncio.subprocess.Process
@@ -154,7 +154,7 @@ class _Supervisor:
             # -P: modules of the folder that gyre was started in are not for us.
             "-P",
             "-m",
-            "gyre.proxy.member",
+            "gyre.proxy.serve.member",
             *map(str, descriptors),
             pass_fds=descriptors,
             stdin=asyncio.subprocess.DEVNULL,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gyre.proxy.log.ragged import values_of
-from gyre.proxy.log.read import Log, read_log
-from gyre.proxy.log.sealed import SealedFile, corrupt
+from gyre.proxy.log.reading.ragged import values_of
+from gyre.proxy.log.reading.read import Log, read_log
+from gyre.proxy.log.reading.sealed import SealedFile, corrupt
 
 GROUP_BYTES = 128 << 20
 

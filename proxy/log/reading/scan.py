@@ -16,7 +16,7 @@ import xxhash
 
 from gyre.proxy.calls import Record
 from gyre.proxy.errors import LogFormatError
-from gyre.proxy.log import journal
+from gyre.proxy.log.record import journal
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query
 
 from gyre.proxy.calls import ExecutionRecord
 from gyre.proxy.commands import PutExecution
-from gyre.proxy.control_bodies import (
+from gyre.proxy.control.bodies import (
     ErrorView,
     EventBody,
     EventView,
@@ -22,10 +22,10 @@ from gyre.proxy.control_bodies import (
     ExecutionsView,
     ExecutionView,
 )
+from gyre.proxy.control.plane import ControlPlane
 from gyre.proxy.errors import RequestError
 from gyre.proxy.executions import ExecutionEvent, placed
 from gyre.proxy.identity import checked_name
-from gyre.proxy.plane import ControlPlane
 from gyre.proxy.status import ExecutionQuery, ExecutionStatus
 from gyre.proxy.worker import Worker
 

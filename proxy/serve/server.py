@@ -1,7 +1,7 @@
 """An HTTP server around the relay, from its listening socket to its graceful end.
 
-`run_single` is the whole proxy with one worker; `gyre.proxy.supervisor` and `gyre.proxy.member` are
-the proxy with several.
+`run_single` is the whole proxy with one worker; `supervisor` and `member` beside it are the proxy
+with several.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from gyre.proxy import address
 from gyre.proxy.app import build
+from gyre.proxy.control.plane import ControlPlane, LocalPlane
 from gyre.proxy.errors import LogError
-from gyre.proxy.log.ended import ended_before
 from gyre.proxy.log.folder import create_folder
-from gyre.proxy.log.lean import without_pandas
-from gyre.proxy.plane import ControlPlane, LocalPlane
+from gyre.proxy.log.reading.ended import ended_before
+from gyre.proxy.log.record.lean import without_pandas
+from gyre.proxy.serve import address
+from gyre.proxy.serve.stop import Stop, stop_on_signals
 from gyre.proxy.settings import ProxySettings
-from gyre.proxy.stop import Stop, stop_on_signals
 from gyre.proxy.worker import Worker
 
 log = logging.getLogger(__name__)

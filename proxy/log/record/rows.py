@@ -12,9 +12,9 @@ import msgspec
 
 from gyre.proxy.calls import CallRecord, NewMessage, Sampling, VersionSpan
 from gyre.proxy.capture.captured import Captured, ChoiceCapture, Usage, float32, judge, logprob_quality
-from gyre.proxy.log.attempt import Attempt, Call
-from gyre.proxy.log.delta import DeltaIndex, Match, RowKey
-from gyre.proxy.log.parts import KnownMessages, Parts, take_apart
+from gyre.proxy.log.record.attempt import Attempt, Call
+from gyre.proxy.log.record.delta import DeltaIndex, Match, RowKey
+from gyre.proxy.log.record.parts import KnownMessages, Parts, take_apart
 
 _KEPT = 1 << 16
 """Of bodies that are not taken apart, so much is kept."""

@@ -1,4 +1,4 @@
-"""One call and its attempts while they run; `gyre.proxy.log.rows` turns them into rows."""
+"""One call and its attempts while they run; `gyre.proxy.log.record.rows` turns them into rows."""
 
 from __future__ import annotations
 

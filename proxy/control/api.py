@@ -19,14 +19,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from gyre.proxy import prometheus
 from gyre.proxy.commands import ForgetLog
-from gyre.proxy.control_backends import BackendRoutes
-from gyre.proxy.control_bodies import ErrorDetail, ErrorView, ForgetView, HealthView, SealView, StatusView
-from gyre.proxy.control_executions import ExecutionRoutes
+from gyre.proxy.control import prometheus
+from gyre.proxy.control.backends import BackendRoutes
+from gyre.proxy.control.bodies import ErrorDetail, ErrorView, ForgetView, HealthView, SealView, StatusView
+from gyre.proxy.control.executions import ExecutionRoutes
+from gyre.proxy.control.plane import ControlPlane
 from gyre.proxy.errors import RequestError
 from gyre.proxy.identity import api_key
-from gyre.proxy.plane import ControlPlane
 from gyre.proxy.status import BackendStatus, Status
 from gyre.proxy.worker import Worker
 

@@ -22,11 +22,11 @@ from gyre.proxy.calls import CallRecord, CloseRecord, Record
 from gyre.proxy.errors import ConfigError, CorruptLogError
 from gyre.proxy.log.findings import Severity
 from gyre.proxy.log.folder import Folder, open_folder, sync_dir
-from gyre.proxy.log.parquet import SealedWriter
-from gyre.proxy.log.pending import SegmentState, survey
-from gyre.proxy.log.ragged import values_of
-from gyre.proxy.log.seal import seal_locked
-from gyre.proxy.log.sealed import SealedFile, list_sealed, projected, row_groups
+from gyre.proxy.log.reading.pending import SegmentState, survey
+from gyre.proxy.log.reading.ragged import values_of
+from gyre.proxy.log.reading.sealed import SealedFile, list_sealed, projected, row_groups
+from gyre.proxy.log.sealing.parquet import SealedWriter
+from gyre.proxy.log.sealing.seal import seal_locked
 
 Keep = Callable[[pa.Table], pa.ChunkedArray]
 """Which rows of a row group stay."""

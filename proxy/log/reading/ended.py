@@ -8,8 +8,8 @@ from gyre.proxy.calls import ExecutionRecord
 from gyre.proxy.commands import EndExecution
 from gyre.proxy.executions import MOST, ExecutionEvent
 from gyre.proxy.log.folder import Folder
-from gyre.proxy.log.scan import Damage, scan
-from gyre.proxy.log.sealed import list_sealed, projected, row_groups
+from gyre.proxy.log.reading.scan import Damage, scan
+from gyre.proxy.log.reading.sealed import list_sealed, projected, row_groups
 
 _ENDS = (ExecutionEvent.ENDED, ExecutionEvent.TIMED_OUT)
 

@@ -1,7 +1,7 @@
 """Reading a log: sealed files and journal as one. `read_log` is the way in; nothing here writes.
 
 A `Log` is a snapshot, loaded when asked for. For logs larger than memory
-`gyre.proxy.log.groups.read_groups` yields it in parts of whole executions.
+`gyre.proxy.log.reading.groups.read_groups` yields it in parts of whole executions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gyre.proxy.errors import CorruptLogError, LogError
 from gyre.proxy.log.envelope import restore
 from gyre.proxy.log.findings import Finding, note
 from gyre.proxy.log.folder import Folder, open_folder
-from gyre.proxy.log.pending import Pending, read_pending
-from gyre.proxy.log.ragged import RaggedIds, addresses, packed, values_of
-from gyre.proxy.log.rebuild import Part, Rebuilder
+from gyre.proxy.log.reading.pending import Pending, read_pending
+from gyre.proxy.log.reading.ragged import RaggedIds, addresses, packed, values_of
+from gyre.proxy.log.reading.rebuild import Part, Rebuilder
+from gyre.proxy.log.reading.sealed import Sealed, list_sealed, projected, read_sealed
 from gyre.proxy.log.schema import COMMIT_ORDER, ROW_KEY
-from gyre.proxy.log.sealed import Sealed, list_sealed, projected, read_sealed
-from gyre.proxy.log.widen import RowKey, calls_table, executions_table, messages_table
+from gyre.proxy.log.sealing.widen import RowKey, calls_table, executions_table, messages_table
 
 _PARTS = (
     *ROW_KEY,

@@ -20,12 +20,12 @@ import msgspec
 
 from gyre.proxy.calls import CallRecord, CloseRecord, ExecutionRecord, IntentRecord, Record
 from gyre.proxy.errors import LogError
-from gyre.proxy.log.attempt import Attempt, intent_of
-from gyre.proxy.log.delta import DeltaIndex
 from gyre.proxy.log.folder import Folder, create_folder
-from gyre.proxy.log.journal import Opener, Segment, open_new
-from gyre.proxy.log.parts import KnownMessages
-from gyre.proxy.log.rows import rows_of
+from gyre.proxy.log.record.attempt import Attempt, intent_of
+from gyre.proxy.log.record.delta import DeltaIndex
+from gyre.proxy.log.record.journal import Opener, Segment, open_new
+from gyre.proxy.log.record.parts import KnownMessages
+from gyre.proxy.log.record.rows import rows_of
 from gyre.proxy.settings import Log
 
 log = logging.getLogger(__name__)
@@ -272,7 +272,7 @@ class Recorder:
             sys.executable,
             "-P",  # nothing in the working folder may stand in for a module
             "-m",
-            "gyre.proxy.log.seal",
+            "gyre.proxy.log.sealing.seal",
             str(self.folder),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gyre.proxy.log.folder import FORMAT_VERSION, sync_dir
+from gyre.proxy.log.reading.sealed import META_FORMAT, META_SEGMENTS
 from gyre.proxy.log.schema import SCHEMA_VERSION, SCHEMAS
-from gyre.proxy.log.sealed import META_FORMAT, META_SEGMENTS
 
 _SPLIT = ("prompt_suffix_ids.list.element", "output_ids.list.element", "output_logprobs.list.element")
 """Ids and log-probabilities hardly repeat; byte-stream split makes them 14 % smaller than plain."""

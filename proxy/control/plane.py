@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gyre.proxy.channel import Ask, Channel, Failed, Message, Report, SealAll, Sealed, SealReport, Submit
 from gyre.proxy.commands import Command
 from gyre.proxy.errors import RequestError
+from gyre.proxy.serve.channel import (
+    Ask,
+    Channel,
+    Failed,
+    Message,
+    Report,
+    SealAll,
+    Sealed,
+    SealReport,
+    Submit,
+)
 from gyre.proxy.status import ExecutionQuery, Status, selected_here
 from gyre.proxy.worker import Worker
 

@@ -13,9 +13,9 @@ import numpy as np
 import xxhash
 
 from gyre.proxy.calls import CallRecord
+from gyre.proxy.log.reading.sealed import SealedFile, read_sealed
 from gyre.proxy.log.schema import ROW_KEY
-from gyre.proxy.log.sealed import SealedFile, read_sealed
-from gyre.proxy.log.widen import RowKey, row_key
+from gyre.proxy.log.sealing.widen import RowKey, row_key
 
 Signature = tuple[object, ...]
 Row = dict[str, Any]

@@ -18,7 +18,7 @@ import msgspec
 
 from gyre.proxy.commands import Command
 from gyre.proxy.errors import GyreError
-from gyre.proxy.logs import LogFormat
+from gyre.proxy.serve.logs import LogFormat
 from gyre.proxy.settings import ProxySettings
 from gyre.proxy.status import ExecutionQuery, Status
 

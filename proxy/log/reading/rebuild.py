@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gyre.proxy.errors import CorruptLogError
-from gyre.proxy.log.widen import RowKey
+from gyre.proxy.log.sealing.widen import RowKey
 
 Bytes = bytes | memoryview
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from gyre.proxy.calls import CallRecord, ExecutionRecord
 from gyre.proxy.log.folder import Folder
-from gyre.proxy.log.parquet import SealedWriter
-from gyre.proxy.log.pending import SegmentState
-from gyre.proxy.log.scan import Damage, scan
-from gyre.proxy.log.widen import calls_table, executions_table, messages_table
+from gyre.proxy.log.reading.pending import SegmentState
+from gyre.proxy.log.reading.scan import Damage, scan
+from gyre.proxy.log.sealing.parquet import SealedWriter
+from gyre.proxy.log.sealing.widen import calls_table, executions_table, messages_table
 
 ROW_GROUP_BYTES = 4 << 20
 ROW_GROUP_ROWS = 8192

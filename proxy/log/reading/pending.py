@@ -14,10 +14,10 @@ from pathlib import Path
 from gyre.proxy.calls import CallRecord, CloseRecord, ExecutionRecord, IntentRecord, NewMessage, Record
 from gyre.proxy.log.findings import Finding, error, note
 from gyre.proxy.log.folder import is_live
-from gyre.proxy.log.scan import Damage, scan
-from gyre.proxy.log.sealed import SealedFile
-from gyre.proxy.log.twins import Twins, rows_of_calls
-from gyre.proxy.log.widen import interrupted
+from gyre.proxy.log.reading.scan import Damage, scan
+from gyre.proxy.log.reading.sealed import SealedFile
+from gyre.proxy.log.sealing.twins import Twins, rows_of_calls
+from gyre.proxy.log.sealing.widen import interrupted
 
 AttemptKey = tuple[str, int]
 

@@ -1,4 +1,4 @@
-"""Journal to Parquet, atomically: `python -m gyre.proxy.log.seal DIR` prints what it did as JSON.
+"""Journal to Parquet, atomically: `python -m gyre.proxy.log.sealing.seal DIR` prints what it did as JSON.
 
 A group of segments becomes one messages, one executions and one calls file: written under temporary
 names, fsynced, renamed in that order. The calls file names its segments, so its rename is the commit;
@@ -26,13 +26,13 @@ from gyre.proxy.calls import CallRecord, IntentRecord, Record
 from gyre.proxy.errors import GyreError, LogError
 from gyre.proxy.log.findings import Finding
 from gyre.proxy.log.folder import Folder, open_folder, sync_dir
-from gyre.proxy.log.lean import without_pandas
-from gyre.proxy.log.pending import SegmentState, survey, unanswered
-from gyre.proxy.log.reparent import EARLIER, Census, Reparenter
-from gyre.proxy.log.sealed import Sealed, SealedFile, list_sealed, projected, row_groups
-from gyre.proxy.log.sealing import SealedSet, in_commit_order
-from gyre.proxy.log.twins import Twins
-from gyre.proxy.log.widen import RowKey, interrupted, row_key
+from gyre.proxy.log.reading.pending import SegmentState, survey, unanswered
+from gyre.proxy.log.reading.sealed import Sealed, SealedFile, list_sealed, projected, row_groups
+from gyre.proxy.log.record.lean import without_pandas
+from gyre.proxy.log.sealing.files import SealedSet, in_commit_order
+from gyre.proxy.log.sealing.reparent import EARLIER, Census, Reparenter
+from gyre.proxy.log.sealing.twins import Twins
+from gyre.proxy.log.sealing.widen import RowKey, interrupted, row_key
 
 GROUP_SEGMENTS = 64
 """Segments per sealed file at most; all of them are open at once."""
@@ -221,7 +221,7 @@ def _unlink(folder: Folder, segments: Sequence[Path]) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run by the proxy as a short-lived process; waits for another seal to end."""
     if len(arguments) != 1:
-        print("usage: python -m gyre.proxy.log.seal DIR", file=sys.stderr)
+        print("usage: python -m gyre.proxy.log.sealing.seal DIR", file=sys.stderr)
         return 2
     # Ctrl-C is for the proxy, which waits for us; and calls come before us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -17,9 +17,9 @@ import xxhash
 
 from gyre.proxy.calls import CallRecord
 from gyre.proxy.errors import CorruptLogError
-from gyre.proxy.log.ragged import RaggedIds, addresses, packed
-from gyre.proxy.log.rebuild import Bytes, Part, Rebuilder
-from gyre.proxy.log.widen import RowKey, row_key
+from gyre.proxy.log.reading.ragged import RaggedIds, addresses, packed
+from gyre.proxy.log.reading.rebuild import Bytes, Part, Rebuilder
+from gyre.proxy.log.sealing.widen import RowKey, row_key
 
 ID = 4
 ADDRESS = 16

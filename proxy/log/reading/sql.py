@@ -12,10 +12,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gyre.proxy.log.read import Log, read_log
+from gyre.proxy.log.reading.read import Log, read_log
+from gyre.proxy.log.reading.sealed import SealedFile, read_sealed
 from gyre.proxy.log.schema import IDS, SCHEMAS
-from gyre.proxy.log.sealed import SealedFile, read_sealed
-from gyre.proxy.log.widen import calls_table, executions_table, messages_table
+from gyre.proxy.log.sealing.widen import calls_table, executions_table, messages_table
 
 _PROMPTS = """
 CREATE VIEW prompts AS

@@ -1,0 +1,1 @@
+"""Journal and Parquet read as one log."""

@@ -1,0 +1,1 @@
+"""From finished calls to the journal."""
