@@ -133,7 +133,10 @@ class Recorder:
             self._tending.cancel()
         self._flush()
         old, self._segment = self._segment, None
-        self._finish(old)
+        if self._open and old is not None:
+            old.close()  # without its last record: what is still open in it reads as interrupted
+        else:
+            self._finish(old)
         self._drop_broken()
         if seal:
             await self._seal()
