@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 import xxhash
 
-from gyre.proxy import answer
+from gyre.proxy import answer, outcome
 from gyre.proxy.body import ClientLeft, decoded, read_body, too_large
 from gyre.proxy.calls import Identity, Outcome, Phase, Wire
 from gyre.proxy.capture.profiles import (
@@ -113,9 +113,9 @@ class Exchange:
         attempt = Attempt(self.call, number=self.tried, outcome=Outcome.CLIENT_GONE, phase=self.clock.phase)
         if isinstance(error, ClientLeft):
             self.clock.stop()
-            await answer.commit(self, attempt)
+            await outcome.commit(self, attempt)
         elif self.clock.cancelled_by_us:
-            await answer.stopped(self, attempt, None)
+            await outcome.stopped(self, attempt, None)
         else:
             raise error
 
@@ -212,7 +212,7 @@ class Exchange:
                 return
             self.worker.metrics.retries += 1
             attempt.last = False
-            await answer.commit(self, attempt)
+            await outcome.commit(self, attempt)
             self.tried += 1
         raise RequestError(f"{_MOST_ATTEMPTS} attempts failed", status=502, code="upstream_failed")
 
@@ -292,10 +292,10 @@ class Exchange:
         except aiohttp.ClientError as error:
             attempt.status = 502
             text = f"backend `{backend.name}` sent something that is no HTTP answer: {error}"
-            await answer.fail(self, attempt, Outcome.UPSTREAM_ERROR, text)
+            await outcome.fail(self, attempt, Outcome.UPSTREAM_ERROR, text)
             return False
         except asyncio.CancelledError:
-            return await answer.stopped(self, attempt, None)
+            return await outcome.stopped(self, attempt, None)
         async with response:
             attempt.status = response.status
             if self._try_elsewhere(response.status, backend, excluded):
@@ -349,7 +349,7 @@ class Exchange:
             return True
         text = f"backend `{backend.name}` closed the connection without an answer: {attempt.error}"
         attempt.status = 502
-        await answer.fail(self, attempt, Outcome.UPSTREAM_ERROR, text)
+        await outcome.fail(self, attempt, Outcome.UPSTREAM_ERROR, text)
         return False
 
     def _try_elsewhere(self, status: int, backend: BackendState, excluded: set[str]) -> bool:
@@ -377,9 +377,9 @@ class Exchange:
         )
         if error.code == "no_backend":
             attempt.phase = Phase.HOLD
-        await answer.commit(self, attempt)
+        await outcome.commit(self, attempt)
         extra: MutableMapping[str, str] = {"retry-after": "5"} if error.status == 503 else {}
-        await answer.send_whole(self, error.status, body_of(error), extra)
+        await outcome.send_whole(self, error.status, body_of(error), extra)
 
     def parse_prompt(self, text: bytes) -> Ids | None:
         return self.relay.prompts.parse(self.call.identity.execution_id, text)
