@@ -196,7 +196,8 @@ def test_a_disk_with_room_for_a_beginning_only_costs_no_descriptors(tmp_path: Pa
         held.append(socket.socket())
         disk.fill()
         open_before = len(os.listdir("/proc/self/fd"))
-        assert {proxy.chat().status_code for _ in range(30)} == {200, 503}
+        # The first is answered, unless the recorder has just tried to rotate and knows already.
+        assert {503} <= {proxy.chat().status_code for _ in range(30)} <= {200, 503}
         grown = len(os.listdir("/proc/self/fd")) - open_before - len(held)
         assert waiting.result().status_code == 200
         assert proxy.worker.recorder.problem

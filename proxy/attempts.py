@@ -1,0 +1,212 @@
+"""Attempts of one call: which backend, tried how often, until one begins to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import aiohttp
+import msgspec
+
+from gyre.proxy import answer, outcome
+from gyre.proxy.calls import Outcome, Phase, Wire
+from gyre.proxy.capture.profiles import Hidden, fields_to_set, hidden, pinned_fields, pinned_sampling
+from gyre.proxy.capture.splice import with_fields
+from gyre.proxy.errors import RequestError
+from gyre.proxy.log.record.attempt import Attempt
+from gyre.proxy.router import BackendState
+from gyre.proxy.upstream import Body
+
+if TYPE_CHECKING:
+    from gyre.proxy.exchange import Exchange
+
+_RETRY_STATUS = (502, 503, 504)
+_MOST_ATTEMPTS = 8
+
+
+async def attempts(ex: Exchange) -> None:
+    """Try backends until one begins to answer or none is left to try."""
+    excluded: set[str] = set()
+    stale: set[str] = set()
+    for _ in range(_MOST_ATTEMPTS):
+        backend = await _route(ex, excluded)
+        attempt = _attempt(ex, ex.tried, backend)
+        ex.worker.recorder.intend(attempt)
+        backend.open += 1
+        backend.calls += 1
+        try:
+            again = await _try(ex, attempt, backend, excluded, stale)
+        finally:
+            backend.open -= 1
+        if not again:
+            return
+        ex.worker.metrics.retries += 1
+        attempt.last = False
+        await outcome.commit(ex, attempt)
+        ex.tried += 1
+    raise RequestError(f"{_MOST_ATTEMPTS} attempts failed", status=502, code="upstream_failed")
+
+
+def _attempt(ex: Exchange, number: int, backend: BackendState) -> Attempt:
+    model = ex.ask.model if ex.ask else None
+    return Attempt(
+        call=ex.call,
+        number=number,
+        backend=backend.name,
+        cell=backend.settings.cell,
+        engine=backend.engine.value if backend.engine else None,
+        upstream_model=backend.settings.models.get(model, model) if model else None,
+        defaults=backend.defaults,
+        version=backend.version,
+        phase=Phase.FIRST_BYTE,
+    )
+
+
+async def _route(ex: Exchange, excluded: set[str]) -> BackendState:
+    """The next backend; waits for one within the hold limit.
+
+    Raises:
+        RequestError: 503 when none came, saying what is wrong with each.
+    """
+    router = ex.worker.router
+    while (backend := _pick(ex, excluded)) is None:
+        left = ex.limits.hold_s - ex.call.held_s
+        if left <= 0 or ex.worker.metrics.holding >= ex.limits.hold_calls:
+            raise RequestError(f"no engine is ready: {router.why_not()}", status=503, code="no_backend")
+        await _hold(ex, left)
+        excluded.clear()
+    return backend
+
+
+def _pick(ex: Exchange, excluded: set[str]) -> BackendState | None:
+    """A ready backend; when all that are ready have failed once, one of them again."""
+    router, execution = ex.worker.router, ex.call.identity.execution_id
+    backend = router.pick(execution, excluded)
+    if backend is None and router.any_ready():
+        excluded.clear()
+        backend = router.pick(execution)
+    return backend
+
+
+async def _hold(ex: Exchange, seconds: float) -> None:
+    """Wait until some backend serves, at most so long."""
+    metrics, since = ex.worker.metrics, time.monotonic()
+    ex.clock.enter(Phase.HOLD)
+    metrics.holding += 1
+    try:
+        await asyncio.wait_for(ex.worker.available.wait(), seconds)
+    except TimeoutError:
+        pass
+    finally:
+        metrics.holding -= 1
+        held = time.monotonic() - since
+        ex.call.held_s += held
+        ex.clock.extend(held)
+
+
+async def _try(
+    ex: Exchange, attempt: Attempt, backend: BackendState, excluded: set[str], stale: set[str]
+) -> bool:
+    """Send one attempt and answer the client from it; True when another one shall be made."""
+    body, hide = _prepared(ex, backend)
+    ex.worker.metrics.overhead.observe(time.monotonic() - ex.started - ex.call.held_s)
+    ex.clock.enter(Phase.FIRST_BYTE)
+    try:
+        response = await ex.relay.upstream.send(
+            backend,
+            ex.call.method,
+            ex.target,
+            ex.scope["headers"],
+            body,
+            coded=ex.call.wire == Wire.OPAQUE,
+        )
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        return await _unreachable(ex, attempt, backend, error, excluded)
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+        return await _disconnected(ex, attempt, backend, error, excluded, stale)
+    except aiohttp.ClientError as error:
+        attempt.status = 502
+        text = f"backend `{backend.name}` sent something that is no HTTP answer: {error}"
+        await outcome.fail(ex, attempt, Outcome.UPSTREAM_ERROR, text)
+        return False
+    except asyncio.CancelledError:
+        return await outcome.stopped(ex, attempt, None)
+    async with response:
+        attempt.status = response.status
+        if _try_elsewhere(ex, response.status, backend, excluded):
+            attempt.error = f"status {response.status}"
+            excluded.add(backend.name)
+            return True
+        if response.status == 400 and hide and not ex.fields_refused:
+            # Maybe it is our fields that it refuses; the client must never see that.
+            ex.fields_refused = True
+            return await answer.refused(ex, attempt, response)
+        await answer.deliver(ex, attempt, response, hide)
+    return False
+
+
+def _prepared(ex: Exchange, backend: BackendState) -> tuple[Body, Hidden | None]:
+    """The body as this backend shall get it, and what the client must not see of the answer."""
+    call, ask = ex.call, ex.ask
+    if call.top is None or ask is None or backend.engine is None:
+        return [call.body], None
+    execution = ex.worker.executions.get(call.identity.execution_id)
+    fields = pinned_fields(execution.pin or ex.worker.settings.pin)
+    if fields:
+        call.ask = replace(ask, sampling=pinned_sampling(ask.sampling, fields))
+    mapped = backend.settings.models.get(ask.model) if ask.model else None
+    if mapped:
+        fields["model"] = msgspec.json.encode(mapped)
+    wanted = {} if ex.fields_refused else fields_to_set(backend.engine, ask)
+    if ex.fields_refused and "fields_refused" not in call.flags:
+        call.flags.append("fields_refused")
+    hide = hidden(backend.engine, ask, wanted) if wanted else None
+    fields |= wanted
+    return with_fields(call.body, call.top, fields) if fields else [call.body], hide
+
+
+async def _disconnected(
+    ex: Exchange,
+    attempt: Attempt,
+    backend: BackendState,
+    error: Exception,
+    excluded: set[str],
+    stale: set[str],
+) -> bool:
+    """The connection broke before any byte of an answer.
+
+    Once, that is a pooled connection which the engine had closed meanwhile; twice it is a fault.
+    """
+    attempt.error = str(error) or type(error).__name__
+    if backend.name not in stale:
+        stale.add(backend.name)
+        return True
+    excluded.add(backend.name)
+    if ex.worker.router.pick(ex.call.identity.execution_id, excluded):
+        return True
+    text = f"backend `{backend.name}` closed the connection without an answer: {attempt.error}"
+    attempt.status = 502
+    await outcome.fail(ex, attempt, Outcome.UPSTREAM_ERROR, text)
+    return False
+
+
+def _try_elsewhere(ex: Exchange, status: int, backend: BackendState, excluded: set[str]) -> bool:
+    if status not in _RETRY_STATUS:
+        return False
+    others = [b for b in ex.worker.router.backends.values() if b.serves and b.name not in excluded]
+    return any(b is not backend for b in others)
+
+
+async def _unreachable(
+    ex: Exchange, attempt: Attempt, backend: BackendState, error: Exception, excluded: set[str]
+) -> bool:
+    """Take the backend out; another one, or its return, gets the call."""
+    attempt.error = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        attempt.outcome = Outcome.TIMEOUT
+    attempt.phase = Phase.CONNECT
+    ex.relay.prober.failed(backend, attempt.error)
+    excluded.add(backend.name)
+    return True
