@@ -11,6 +11,8 @@ from gyre.proxy.capture.reply import ABSENT, Choice, Raw, Reply, is_null
 from gyre.proxy.capture.splice import Object, address, parse_list, without
 
 _COMMA = 0x2C
+_OBJECTS = ("__verbose", "sglext")
+"""Decoded as values, so that their bytes cannot be cut; null is there to be hidden too."""
 _decode_top = msgspec.json.Decoder(Object).decode
 
 
@@ -24,15 +26,15 @@ def stripped(data: bytes, reply: Reply, hidden: Hidden) -> bytes:
     `reply` was decoded from `data`, so its values are views that say where they stand. An unusual
     layout takes the slow way, value by value.
     """
-    if (reply.verbose and "__verbose" in hidden.top) or (reply.sglext and "sglext" in hidden.top):
+    if any(key in hidden.top and b'"%s"' % key.encode() in data for key in _OBJECTS):
+        return _rebuilt(data, hidden)
+    if "meta_info" in hidden.choice and b'"meta_info"' in data:
         return _rebuilt(data, hidden)
     base = address(data)
     cuts: list[Cut | None] = []
     if reply.prompt_token_ids is not ABSENT and "prompt_token_ids" in hidden.top:
         cuts.append(_removed(data, base, b'"prompt_token_ids":', reply.prompt_token_ids))
     for choice in reply.choices or ():
-        if choice.meta_info is not None and "meta_info" in hidden.choice:
-            return _rebuilt(data, hidden)
         cuts += _cuts_of(data, base, choice, hidden)
     if not cuts:
         return data

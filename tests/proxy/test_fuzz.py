@@ -152,6 +152,8 @@ def test_any_request_becomes_a_row_that_gives_it_back(
     assert kept.keys() == request_.keys()
 
 
+@example({"__verbose": None, "choices": []}, Wire.CHAT, Engine.LLAMACPP)
+@example({"choices": [{"meta_info": None}]}, Wire.CHAT, Engine.SGLANG)
 @given(REPLY, WIRES, ENGINES)
 def test_any_plain_answer_becomes_a_row(
     root: Path, reply: dict[str, Any], wire: Wire, engine: Engine
