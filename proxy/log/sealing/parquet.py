@@ -75,7 +75,7 @@ def _options(table: str, schema: pa.Schema) -> dict[str, Any]:
     leaves = _leaves(schema)
     return {
         "compression": "zstd",
-        "compression_level": 3,
+        "compression_level": 1,  # 3 takes half as long again and saves 2 %
         "use_dictionary": [leaf for leaf in leaves if leaf not in _SPLIT and leaf not in _DISTINCT],
         "column_encoding": {leaf: "BYTE_STREAM_SPLIT" for leaf in _SPLIT if leaf in leaves},
         "write_statistics": [name for name in _STATISTICS if name in schema.names],
