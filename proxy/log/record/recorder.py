@@ -70,6 +70,9 @@ class Recorder:
         """Segments that a write error ended; locked until their successor has the open calls."""
         self._opened_at = 0.0
         self._dirty = False
+        """Something was written since the last sync."""
+        self._has_rows = False
+        """Something was written since the segment was opened: there is something to seal."""
         self._tending: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -184,6 +187,7 @@ class Recorder:
                 segment.append(records)
                 self.bytes += segment.bytes - before
                 self._dirty = True
+                self._has_rows = self._has_rows or bool(records)
                 return True
             except OSError as error:
                 self._fail(error)
@@ -206,6 +210,7 @@ class Recorder:
             path.unlink(missing_ok=True)
             raise
         self._segment, self._opened_at = segment, time.monotonic()
+        self._has_rows = False
         self._drop_broken()
         if self.problem:
             log.warning("recording again in `%s`", self.folder)
@@ -247,7 +252,7 @@ class Recorder:
                 await self._sync()
 
     def _due(self) -> bool:
-        if self._segment is None or not self._dirty:
+        if self._segment is None or not self._has_rows:
             return False
         if time.monotonic() - self._opened_at > self._settings.rotate_s:
             return True
