@@ -30,3 +30,14 @@ def test_a_segment_without_rows_is_left_alone(tmp_path: Path) -> None:
             assert list((tmp_path / "journal").iterdir()) == [before]
             time.sleep(0.02)
         assert proxy.worker.recorder.problem is None
+
+
+def test_a_seal_that_runs_at_the_end_is_waited_for(tmp_path: Path) -> None:
+    flags = {"log.sync_s": 0.02, "log.rotate_s": 0.1}
+    with FakeEngine() as engine, RunningProxy(tmp_path, engine, **flags) as proxy:
+        assert proxy.chat().status_code == 200
+        end = time.monotonic() + 15
+        while len(list((tmp_path / "journal").iterdir())) == 1:  # until the seal begins
+            assert time.monotonic() < end
+            time.sleep(0.005)
+    assert any((tmp_path / "calls").glob("*.parquet"))

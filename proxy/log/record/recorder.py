@@ -74,6 +74,7 @@ class Recorder:
         self._has_rows = False
         """Something was written since the segment was opened: there is something to seal."""
         self._tending: asyncio.Task[None] | None = None
+        self._sealings: set[asyncio.Task[dict[str, Any] | None]] = set()
 
     def start(self) -> None:
         """Open the first segment and begin the periodic work.
@@ -134,6 +135,7 @@ class Recorder:
         """Finish: flush, close the segment in order, and seal unless a later start shall do that."""
         if self._tending:
             self._tending.cancel()
+        await asyncio.gather(*self._sealings, return_exceptions=True)
         self._flush()
         old, self._segment = self._segment, None
         if self._open and old is not None:
@@ -272,10 +274,17 @@ class Recorder:
         return True
 
     async def _seal(self) -> dict[str, Any] | None:
-        """Seal closed segments in a process of its own, so that calls do not wait for Parquet."""
+        """Seal closed segments; who asked may leave, but the process that seals is waited for by `close`."""
         mine = self._segment.path if self._segment else None
         if all(path == mine for path in Folder(self.folder).segments()):
             return {}
+        sealing = asyncio.create_task(self._run_seal())
+        self._sealings.add(sealing)
+        sealing.add_done_callback(self._sealings.discard)
+        return await asyncio.shield(sealing)
+
+    async def _run_seal(self) -> dict[str, Any] | None:
+        """Seal in a process of its own, so that calls do not wait for Parquet."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # nothing in the working folder may stand in for a module
