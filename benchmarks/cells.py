@@ -26,6 +26,8 @@ class Cell:
     """Time between the events of a stream."""
     delay_ms: int = 0
     """Time before an answer."""
+    turns: int = 1
+    """How often in a round the systems take turns, with so much fewer calls each."""
     warmup: int = 8
     """Calls of each agent before the clock runs."""
     direct: bool = False
@@ -39,13 +41,14 @@ class Cell:
 
     @property
     def calls_per_agent(self) -> int:
-        return -(-self.calls // self.open)
+        return -(-self.calls // self.turns // self.open)
 
 
 SMALL = Cell(
     name="2 KB x 1",
     open=1,
-    calls=1500,
+    calls=1800,
+    turns=3,
     first_bytes=800,
     grow_bytes=340,
     calls_each=8,
@@ -73,7 +76,7 @@ HUGE = Cell(
     warmup=4,
 )
 STREAM = replace(
-    SMALL, name="2 KB x 1 stream", calls=200, output=200, grow_bytes=880, calls_each=3, stream=True
+    SMALL, name="2 KB x 1 stream", calls=200, turns=1, output=200, grow_bytes=880, calls_each=3, stream=True
 )
 
 CELLS = (

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -77,14 +77,13 @@ class Bench:
         results: dict[tuple[str, str], list[Result]] = {}
         with self.passthrough() as bare, self.gyre(logs) if self.recording else nullcontext() as ours:
             servers = {DIRECT: self.upstream, PASS: bare, GYRE: ours}
-            for number in range(self.rounds):
-                for place, cell in enumerate(cells):
-                    for system, server in servers.items():
-                        if server is None or (system == DIRECT and not cell.direct):
-                            continue
-                        result = self.load(cell, server, f"{system}-{place}-{number}")
-                        results.setdefault((cell.name, system), []).append(result)
-                        self.answered += result.answered if system == GYRE else 0
+            for place, cell, turn in self.turns(cells):
+                for system, server in servers.items():
+                    if server is None or (system == DIRECT and not cell.direct):
+                        continue
+                    result = self.load(cell, server, f"{system}-{place}-{turn}")
+                    results.setdefault((cell.name, system), []).append(result)
+                    self.answered += result.answered if system == GYRE else 0
         self.rows = [report.figures(*key, rounds) for key, rounds in results.items() if rounds[0].calls]
         if ours:
             self.remarks.append(
@@ -92,6 +91,13 @@ class Bench:
                 f"{ours.stop_cpu_s / max(1, self.answered) * 1e6:.0f} us per call of all cells"
             )
             self.count_rows(logs)
+
+    def turns(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Cell, int]]:
+        """(place of the cell, cell, number of the turn in all rounds)"""
+        for number in range(self.rounds):
+            for place, cell in enumerate(cells):
+                for turn in range(cell.turns):
+                    yield place, cell, number * cell.turns + turn
 
     def count_rows(self, logs: Path) -> None:
         seal(logs)

@@ -162,7 +162,7 @@ def _prepared(ex: Exchange, backend: BackendState) -> tuple[Body, Hidden | None]
     wanted = {} if ex.fields_refused else fields_to_set(backend.engine, ask)
     if ex.fields_refused and "fields_refused" not in call.flags:
         call.flags.append("fields_refused")
-    hide = hidden(backend.engine, ask, wanted) if wanted else None
+    hide = hidden(backend.engine, frozenset(wanted)) if wanted else None
     fields |= wanted
     return with_fields(call.body, call.top, fields) if fields else [call.body], hide
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from gyre.proxy.calls import Phase
@@ -18,25 +19,39 @@ _WATCH_AFTER_S = 0.2
 """Calls shorter than this are not watched for a leaving client; cancelling them saves nothing."""
 
 
-class CallClock:
-    """Cancels the call's task when a limit is reached (`fired`) or the client is gone (`gone`)."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The timeouts as a clock wants them; made once, since every call has a clock."""
 
-    def __init__(self, timeouts: Timeouts, receive: Receive) -> None:
-        self.fired: Phase | None = None
-        self.gone = False
-        self.phase = Phase.REQUEST
-        self._limits = {
+    phases: dict[Phase, float]
+    total: float
+    shortest: float
+
+    @staticmethod
+    def of(timeouts: Timeouts) -> Limits:
+        phases = {
             Phase.CONNECT: timeouts.connect,
             Phase.FIRST_BYTE: timeouts.first_byte,
             Phase.IDLE: timeouts.idle,
         }
+        return Limits(phases, timeouts.total, min(*phases.values(), timeouts.total))
+
+
+class CallClock:
+    """Cancels the call's task when a limit is reached (`fired`) or the client is gone (`gone`)."""
+
+    def __init__(self, limits: Limits, receive: Receive) -> None:
+        self.fired: Phase | None = None
+        self.gone = False
+        self.phase = Phase.REQUEST
+        self._limits = limits
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._since = self._loop.time()
-        self._end = self._since + timeouts.total
+        self._end = self._since + limits.total
         self._watch: asyncio.Task[None] | None = None
-        first = min(_WATCH_AFTER_S, *self._limits.values(), timeouts.total)
+        first = min(_WATCH_AFTER_S, limits.shortest)
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(first, self._look)
 
     def enter(self, phase: Phase) -> None:
@@ -71,12 +86,12 @@ class CallClock:
 
     def _look(self) -> None:
         now = self._loop.time()
-        due = self._since + self._limits.get(self.phase, float("inf"))
+        due = self._since + self._limits.phases.get(self.phase, float("inf"))
         if now >= min(due, self._end):
             self._fire(Phase.TOTAL if now >= self._end else self.phase)
             return
         # Later phases may have shorter limits, so look at least that often.
-        wait = min(min(due, self._end) - now, *self._limits.values())
+        wait = min(min(due, self._end) - now, self._limits.shortest)
         if self.phase == Phase.REQUEST:
             # Who reads the body would miss what the watch receives.
             wait = min(wait, _WATCH_AFTER_S)

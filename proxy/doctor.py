@@ -90,7 +90,7 @@ def _ask(client: httpx.Client, base: str, engine: Engine, model: str, kind: Kind
     answer = client.post(base + CHAT, content=set_fields(body, top, fields), headers=HEADERS)
     if answer.status_code != 200:
         return Probe(kind=kind, status=answer.status_code, problem=answer.text.strip()[:200])
-    masked = hidden(engine, ask, fields)
+    masked = hidden(engine, frozenset(fields))
     try:
         if ask.stream:
             captured = _read_stream(StreamCapture(engine, masked, chat=True), answer.content)

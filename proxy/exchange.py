@@ -63,7 +63,7 @@ class Exchange:
         self.send = send
         self.started = time.monotonic()
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        self.clock = CallClock(relay.worker.settings.timeouts, receive)
+        self.clock = CallClock(relay.clock_limits, receive)
         self.receive = receive
         self.reserved = 0
         self.begun = False

@@ -13,6 +13,7 @@ from typing import Any
 
 from gyre.proxy.budget import Budget, tune_allocator
 from gyre.proxy.capture.prompts import PromptTexts
+from gyre.proxy.clock import Limits
 from gyre.proxy.exchange import Exchange
 from gyre.proxy.replay import Replays
 from gyre.proxy.upstream import Prober, Upstream
@@ -39,6 +40,7 @@ class Relay:
         self.upstream = Upstream(worker.settings.timeouts, self.token)
         self.prober = Prober(worker, self.upstream)
         self.prompts = PromptTexts()
+        self.clock_limits = Limits.of(worker.settings.timeouts)
         worker.recorder.busy = lambda: self.budget.recent() > _BUSY
         self.replays = Replays() if worker.settings.replay_retries else None
         self._control = control_app

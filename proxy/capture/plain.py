@@ -45,7 +45,7 @@ def capture_plain(
 ) -> tuple[Captured, bytes]:
     """Read an answer of status 200; return what was captured and the bytes for the client.
 
-    `parse` reads prompt ids that come as a long list.
+    `parse` reads the prompt's ids.
 
     Raises:
         Unreadable: not JSON, or no `choices` in it.
@@ -60,7 +60,7 @@ def capture_plain(
     captured = Captured(usage=None if is_null(reply.usage) else bytes(reply.usage), complete=True)
     shown = body if hidden.nothing else stripped(small, reply, hidden)
     captured.meta = without(_decode_top(shown), _META_LEFT_OUT)
-    read_common(captured, reply, None if prompt is None else parse(prompt))
+    read_common(captured, reply, prompt, parse)
     spans = version_spans(reply.metadata)
     captured.choices = [_choice(engine, choice, reply, spans) for choice in reply.choices]
     if all(choice.empty for choice in captured.choices):
@@ -84,15 +84,17 @@ def lift_prompt(body: bytes, hidden: Hidden) -> tuple[bytes, bytes | None]:
     return b"".join((body[:start], b"null", body[end + 1 :])), body[start : end + 1]
 
 
-def read_common(captured: Captured, reply: Reply, lifted: Ids | None = None) -> None:
+def read_common(
+    captured: Captured, reply: Reply, lifted: bytes | None = None, parse: Parse = parse_ids
+) -> None:
     """What plain answers and stream chunks share: prompt ids and llama.cpp's own report."""
     places = [reply.prompt_token_ids, *(choice.prompt_token_ids for choice in reply.choices or ())]
     if reply.sglext:
         places.append(reply.sglext.input_ids)
     if lifted is not None:
-        captured.prompt_ids = lifted
+        captured.prompt_ids = parse(lifted)
     elif (raw := next((raw for raw in places if not is_null(raw)), None)) is not None:
-        captured.prompt_ids = parse_ids(raw)
+        captured.prompt_ids = parse(bytes(raw))
     if reply.verbose:
         captured.prompt_text = reply.verbose.prompt
         if reply.verbose.generation_settings:

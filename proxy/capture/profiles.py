@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -125,12 +126,17 @@ def _number(top: Object, key: str) -> float | None:
 
 def fields_to_set(engine: Engine, ask: Ask) -> dict[str, bytes]:
     """Fields, with their JSON text, that make `engine` return ids and log-probabilities."""
-    wanted = _wanted(engine, ask.wire == Wire.CHAT, ask.stream)
-    fields = {key: text for key, text in wanted.items() if key not in ask.true}
-    if "logprobs" in ask.true:
-        fields.pop("top_logprobs", None)
-    if wanted and ask.stream and not ask.usage:
+    fields = dict(_id_fields(engine, ask.wire == Wire.CHAT, ask.stream, ask.true))
+    if engine != Engine.TEXT and ask.stream and not ask.usage:
         fields["stream_options"] = msgspec.json.encode({**ask.options, "include_usage": True})
+    return fields
+
+
+@lru_cache(256)
+def _id_fields(engine: Engine, chat: bool, stream: bool, true: frozenset[str]) -> dict[str, bytes]:
+    fields = {key: text for key, text in _wanted(engine, chat, stream).items() if key not in true}
+    if "logprobs" in true:
+        fields.pop("top_logprobs", None)
     return fields
 
 
@@ -181,7 +187,8 @@ _SHOWS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def hidden(engine: Engine, ask: Ask, fields: dict[str, bytes]) -> Hidden:
+@lru_cache(256)
+def hidden(engine: Engine, fields: frozenset[str]) -> Hidden:
     """What follows from having set `fields` in the request."""
     shown = [_SHOWS[key] for key in fields if key in _SHOWS]
     return Hidden(

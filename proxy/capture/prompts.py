@@ -1,4 +1,4 @@
-"""Large prompts in text, remembered so that of a growing one only what is new gets parsed."""
+"""Prompts in text, remembered so that of a growing one only what is new gets parsed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import xxhash
 from gyre.proxy.capture.reply import Ids, parse_ids
 
 _MOST_BYTES = 16 << 20
+_SHORT = 1024
+"""Texts below this are as quickly read as remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class _Known:
 
 
 class PromptTexts:
-    """The last prompt of each execution whose ids came as a long list; the oldest are forgotten.
+    """The last prompt of each execution; the oldest are forgotten.
 
     An agent's next prompt extends its last one, and the engine writes the same ids in the same way
     again. Hashing them is fifty times faster than reading half a million numbers.
@@ -35,6 +37,8 @@ class PromptTexts:
 
     def parse(self, execution: str, text: bytes) -> Ids | None:
         """The ids of a JSON array, as `parse_ids` would read it."""
+        if len(text) < _SHORT:
+            return parse_ids(text)
         known = self._known.get(execution)
         ids = _extended(known, text) if known else None
         if ids is None:

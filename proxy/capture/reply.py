@@ -116,11 +116,10 @@ def parse_ids(raw: Raw | bytes) -> Ids | None:
     try:
         if len(text) < 256:
             return np.array(decode_ids(text), np.int32)
-        # Of blanks alone numpy makes a zero, and of a number that does not fit another one.
-        if text[:1] != b"[" or text[1:-1].isspace():
-            return np.array(decode_ids(text), np.int32)
         wide = np.fromstring(text[1:-1], np.int64, sep=",")
+        # Of blanks alone numpy makes a zero, and of a number that does not fit another one.
+        if text[:1] != b"[" or text[1:-1].isspace() or np.bitwise_or.reduce(wide) >> 31:
+            return np.array(decode_ids(text), np.int32)
     except (ValueError, OverflowError):
         return None
-    ids = wide.astype(np.int32)
-    return ids if len(ids) == text.count(b",") + 1 and (ids == wide).all() else None
+    return wide.astype(np.int32) if len(wide) == text.count(b",") + 1 else None

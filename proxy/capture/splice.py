@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import msgspec
-import numpy as np
+import pyarrow as pa
 
 from gyre.proxy.errors import RequestError
 
@@ -63,15 +63,8 @@ def offset(body: bytes, value: msgspec.Raw) -> int:
 
 def address(data: bytes | msgspec.Raw) -> int:
     """Where the bytes are in memory: views into one buffer tell their places by it."""
-    if type(data) is bytes:
-        return id(data) + _BYTES_HEADER
-    place: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    place: int = pa.py_buffer(data).address
     return place
-
-
-_PROBE = b"where the bytes of an object begin"
-_BYTES_HEADER: int = np.frombuffer(_PROBE, np.uint8).__array_interface__["data"][0] - id(_PROBE)
-"""The same for every bytes object, and much cheaper than asking for its buffer."""
 
 
 def set_fields(body: bytes, top: Object, fields: Mapping[str, bytes]) -> bytes:

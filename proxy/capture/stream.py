@@ -72,7 +72,7 @@ class StreamCapture:
     def __init__(
         self, engine: Engine, hidden: Hidden, chat: bool, n: int = 1, parse: Parse = parse_ids
     ) -> None:
-        """`parse` reads prompt ids that come as a long list."""
+        """`parse` reads the prompt's ids."""
         self._parse = parse
         self._engine = engine
         self._hidden = hidden
@@ -142,7 +142,7 @@ class StreamCapture:
             except msgspec.DecodeError:
                 self._captured.flag("event_unreadable")
         if self._captured.prompt_ids is None or reply.sglext or reply.verbose:
-            read_common(self._captured, reply, None if prompt is None else self._parse(prompt))
+            read_common(self._captured, reply, prompt, self._parse)
         if reply.sglext and reply.sglext.output_ids:
             self._read_sglext(reply.sglext.output_ids)
         if reply.metadata:

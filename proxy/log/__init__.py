@@ -1,1 +1,1 @@
-"""The log: an Arrow IPC journal that a kill cannot hurt, sealed into Parquet."""
+"""The log: a journal that a kill cannot hurt, sealed into Parquet."""

@@ -23,7 +23,7 @@ FORMAT_VERSION = 1
 VERSION_FILE = "gyre.json"
 TABLES = ("calls", "messages", "executions")
 
-SEGMENT_NAME = re.compile(r"(?P<order>[0-9a-f]{16})-(?P<worker>.+)\.arrows")
+SEGMENT_NAME = re.compile(r"(?P<order>[0-9a-f]{16})-(?P<worker>.+)\.journal")
 SEALED_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.parquet")
 TEMP_NAME = re.compile(r"\.[0-9a-f]{16}-[0-9a-f]{16}\.parquet\.tmp")
 

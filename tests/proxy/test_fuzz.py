@@ -160,7 +160,7 @@ def test_any_plain_answer_becomes_a_row(
 ) -> None:
     call, _ = asked(b'{"messages":[]}', wire, engine)
     assert call.ask
-    hide = hidden(engine, call.ask, fields_to_set(engine, call.ask))
+    hide = hidden(engine, frozenset(fields_to_set(engine, call.ask)))
     try:
         captured, shown = capture_plain(engine, hide, text_of(reply))
     except Unreadable:
@@ -181,7 +181,7 @@ def test_any_stream_becomes_a_row(
 ) -> None:
     call, _ = asked(b'{"messages":[],"stream":true}', wire, engine)
     assert call.ask
-    hide = hidden(engine, call.ask, fields_to_set(engine, call.ask))
+    hide = hidden(engine, frozenset(fields_to_set(engine, call.ask)))
     capture = StreamCapture(engine, hide, wire == Wire.CHAT)
     for reply in replies:
         shown = capture.forward(event_of(text_of(reply)))
@@ -198,7 +198,7 @@ def test_any_rows_can_be_sealed_and_read(
         folder = create_folder(tmp_path_factory.mktemp("seal"))
         call, _ = asked(text_of(body), wire, engine)
         assert call.ask
-        capture = StreamCapture(engine, hidden(engine, call.ask, {}), wire == Wire.CHAT)
+        capture = StreamCapture(engine, hidden(engine, frozenset()), wire == Wire.CHAT)
         capture.forward(event_of(text_of(reply)))
         rows = written(folder.root, call, capture.finish(complete=True))
         seal(folder.root)

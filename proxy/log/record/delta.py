@@ -8,7 +8,7 @@ shares all but the last block. xxh3 only matches; what is stored is proven by th
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -49,6 +49,8 @@ class _Execution:
     prefixes: dict[bytes, tuple[RowKey, int]] = field(default_factory=dict)
     ends: list[int] = field(default_factory=list)
     """Distinct lengths at which a prompt or an output ended, sorted."""
+    last_end: int = 0
+    """Where the last output, or a prompt without one, ended."""
     lists: OrderedDict[RowKey, list[bytes]] = field(default_factory=OrderedDict)
     chains: dict[bytes, tuple[RowKey, int]] = field(default_factory=dict)
     """The same for lists of message addresses."""
@@ -70,11 +72,15 @@ class DeltaIndex:
         hasher = xxhash.xxh3_128()
         marks, parent, shared = [], None, 0
         view, whole, at = memoryview(prompt), len(prompt) // 4, 0
-        for length in _probes(known.ends, whole):
+        last = known.last_end
+        if 0 < last <= whole and (hit := known.prefixes.get(xxhash.xxh3_128_digest(view[: 4 * last]))):
+            # The last call goes on, as nearly always: what ended before it is no better.
+            parent, shared = hit
+        for length in _probes(known.ends, shared, whole):
             hasher.update(view[4 * at : 4 * length])
             at = length
             digest = hasher.digest()
-            if hit := known.prefixes.get(digest):
+            if length > shared and (hit := known.prefixes.get(digest)):
                 parent, shared = hit
             if length % BLOCK == 0 or length == whole:
                 marks.append((length, digest))
@@ -147,9 +153,9 @@ class DeltaIndex:
         self._entries = 0
 
 
-def _probes(ends: list[int], length: int) -> list[int]:
-    """Lengths worth a look, ascending, the whole prompt last."""
-    points = {*ends[: bisect_left(ends, length)], *range(BLOCK, length, BLOCK)}
+def _probes(ends: list[int], shared: int, length: int) -> list[int]:
+    """Lengths worth a look, ascending, the whole prompt last; `shared` is known to match."""
+    points = {*ends[bisect_right(ends, shared) : bisect_left(ends, length)], *range(BLOCK, length, BLOCK)}
     return [*sorted(points), length]
 
 
@@ -158,6 +164,7 @@ def _add_prompt(known: _Execution, row: RowKey, match: Match, output: bytes | No
         known.prefixes.setdefault(digest, (row, length))
     end = match.marks[-1][0]
     _add_end(known.ends, end)
+    known.last_end = end
     if not output:
         return
     hasher = match.hasher.copy()
@@ -169,6 +176,7 @@ def _add_prompt(known: _Execution, row: RowKey, match: Match, output: bytes | No
         at = length
         known.prefixes.setdefault(hasher.digest(), (row, length))
     _add_end(known.ends, whole)
+    known.last_end = whole
 
 
 def _add_end(ends: list[int], length: int) -> None:

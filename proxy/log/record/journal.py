@@ -1,9 +1,10 @@
-"""Writing one journal segment: an Arrow IPC stream that is readable after a kill at any byte.
+"""One journal segment: rows one after the other, readable after a kill at any byte.
 
-A row is `order, kind, row, check`: the record in msgpack (`gyre.proxy.calls.Record`) and its xxh3-64,
-since a zeroed page would otherwise read as valid ids. Few columns, because building a batch costs
-per column; sealing widens rows to the public columns. A lock on the open file tells readers that its
-writer lives. After any write error the segment must be left: later batches would be unreadable.
+A segment begins with its format's name and version. A row is a record in msgpack
+(`gyre.proxy.calls.Record`) behind its length and digest, and these behind a check of their own: so a
+flaw in a row costs that row, and of a torn end nothing is believed. Sealing widens rows to the public
+columns. A lock on the open file tells readers that its writer lives. After any write error the
+segment must be left: later rows would be unreadable.
 """
 
 from __future__ import annotations
@@ -11,26 +12,26 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
-import pyarrow as pa
 import xxhash
 
-from gyre.proxy.calls import CallRecord, CloseRecord, ExecutionRecord, IntentRecord, Record
+from gyre.proxy.calls import Record
+from gyre.proxy.errors import LogFormatError
 
 JOURNAL_VERSION = 1
-SUFFIX = ".arrows"
-KINDS: dict[type[Record], int] = {IntentRecord: 1, CallRecord: 2, ExecutionRecord: 3, CloseRecord: 4}
-
-SCHEMA = pa.schema(
-    [("order", pa.int64()), ("kind", pa.int8()), ("row", pa.large_binary()), ("check", pa.uint64())],
-    metadata={"gyre_journal": str(JOURNAL_VERSION)},
-)
+SUFFIX = ".journal"
+_MAGIC = b"gyre-journal"
+_START = struct.Struct("<12sI")
+"""Of a segment: magic, version."""
+_HEAD = struct.Struct("<I8s")
+"""Of a row: its length and xxh3-64, then the xxh32 of these."""
+_HEAD_BYTES = _HEAD.size + 4
 _encode = msgspec.msgpack.Encoder().encode
-decode_record = msgspec.msgpack.Decoder(Record).decode
+_decode = msgspec.msgpack.Decoder(Record).decode
 
 Opener = Callable[[Path], int]
 """Opens a new segment for appending and returns its descriptor; tests pass one that fails."""
@@ -49,27 +50,19 @@ class Segment:
         self._fd = opener(path)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._write(SCHEMA.serialize())
+            self._write(_START.pack(_MAGIC, JOURNAL_VERSION))
         except OSError:
             self.close()
             raise
 
     def append(self, records: Sequence[Record]) -> None:
-        """Hand a group of records to the operating system in one batch."""
-        rows = [_encode(record) for record in records]
-        count = len(rows)
-        ends = list(accumulate(map(len, rows), initial=0))
-        # From buffers: handing Python lists to Arrow costs twice as much on the path of every call.
-        batch = pa.RecordBatch.from_arrays(
-            [
-                _array(pa.int64(), count, struct.pack(f"<{count}q", *[record.order for record in records])),
-                _array(pa.int8(), count, bytes([KINDS[type(record)] for record in records])),
-                _array(pa.large_binary(), count, struct.pack(f"<{count + 1}q", *ends), b"".join(rows)),
-                _array(pa.uint64(), count, struct.pack(f"<{count}Q", *map(xxhash.xxh3_64_intdigest, rows))),
-            ],
-            schema=SCHEMA,
-        )
-        self._write(batch.serialize())
+        """Hand a group of records to the operating system at once."""
+        parts: list[bytes] = []
+        for record in records:
+            row = _encode(record)
+            head = _HEAD.pack(len(row), xxhash.xxh3_64_digest(row))
+            parts += (head, xxhash.xxh32_digest(head), row)
+        self._write(b"".join(parts))
 
     def duplicate(self) -> int:
         """A descriptor of its own for the same file, to be synced and closed elsewhere."""
@@ -78,15 +71,42 @@ class Segment:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _write(self, data: pa.Buffer) -> None:
-        view = memoryview(data)
-        self.bytes += len(view)
-        while view:
-            view = view[os.write(self._fd, view) :]
+    def _write(self, data: bytes) -> None:
+        self.bytes += len(data)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._fd, left) :]
 
 
-def _array(kind: pa.DataType, count: int, *buffers: bytes) -> pa.Array:
-    return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, buffers)])
+def read_start(file: BinaryIO, path: Path) -> bool:
+    """Go past the beginning of a segment; False when it is not that of one.
+
+    Raises:
+        LogFormatError: a newer gyre wrote it.
+    """
+    start = file.read(_START.size)
+    if len(start) < _START.size or not start.startswith(_MAGIC):
+        return False
+    _, version = _START.unpack(start)
+    if version > JOURNAL_VERSION:
+        message = f"`{path}` was written by a newer gyre"
+        raise LogFormatError(message, "use a newer gyre: pip install -U gyre-rl")
+    return True
+
+
+def read_rows(file: BinaryIO) -> Iterator[Record | None]:
+    """The records that follow, None for a row that is not what was written.
+
+    Ends where no whole row follows; the rows given are then before `file.tell()`, what was read on not.
+    """
+    while len(head := file.read(_HEAD_BYTES)) == _HEAD_BYTES:
+        length, digest = _HEAD.unpack_from(head)
+        if xxhash.xxh32_digest(head[: _HEAD.size]) != head[_HEAD.size :]:
+            return
+        row = file.read(length)
+        if len(row) < length:
+            return
+        yield _decode(row) if xxhash.xxh3_64_digest(row) == digest else None
 
 
 def is_live(path: Path) -> bool:
