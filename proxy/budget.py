@@ -6,8 +6,6 @@ import asyncio
 import ctypes
 from collections import deque
 
-import pyarrow as pa
-
 from gyre.proxy.errors import RequestError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -19,10 +17,9 @@ def tune_allocator() -> None:
     """Have freed bodies of megabytes used again by the next call.
 
     By default glibc gives each of them back and faults its pages in anew for the next call, which
-    takes longer than everything else that is done with a prompt of 500,000 ids. Arrow's own pool is
-    left aside, so that there is one heap. `Budget` gives back what is left over when calls are few.
+    takes longer than everything else that is done with a prompt of 500,000 ids. `Budget` gives back
+    what is left over when calls are few.
     """
-    pa.set_memory_pool(pa.system_memory_pool())
     if _libc is not None:
         _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         _libc.mallopt(_M_TRIM_THRESHOLD, _KEPT)

@@ -63,7 +63,7 @@ def offset(body: bytes, value: msgspec.Raw) -> int:
 
 def address(data: bytes | msgspec.Raw) -> int:
     """Where the bytes are in memory: views into one buffer tell their places by it."""
-    place: int = pa.py_buffer(data).address
+    place: int = pa.py_buffer(data).address  # a tenth of what numpy takes to say so
     return place
 
 

@@ -74,7 +74,7 @@ def test_no_single_flaw_crashes_or_invents_a_row(tmp_path: Path) -> None:
         assert all(record in whole for record in records)
 
 
-@pytest.mark.parametrize("flaw", [b"", b"\0" * 100, b"not arrow at all" * 10])
+@pytest.mark.parametrize("flaw", [b"", b"\0" * 100, b"no journal at all" * 10])
 def test_a_segment_without_a_header_holds_nothing(tmp_path: Path, flaw: bytes) -> None:
     path = segment(tmp_path).path
     path.write_bytes(flaw)

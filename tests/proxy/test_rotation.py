@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from gyre.proxy import read_log
 from tests.engines.fake import FakeEngine
@@ -41,3 +44,19 @@ def test_a_seal_that_runs_at_the_end_is_waited_for(tmp_path: Path) -> None:
             assert time.monotonic() < end
             time.sleep(0.005)
     assert any((tmp_path / "calls").glob("*.parquet"))
+
+
+def test_a_seal_that_cannot_start_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = {"log.sync_s": 0.02, "log.rotate_s": 0.1}
+    with FakeEngine() as engine, RunningProxy(tmp_path, engine, **flags) as proxy:
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "executable", str(tmp_path / "no-python"))
+            assert proxy.chat().status_code == 200
+            end = time.monotonic() + 15
+            while len(list((tmp_path / "journal").iterdir())) == 1:
+                assert time.monotonic() < end
+                time.sleep(0.005)
+        assert proxy.chat().status_code == 200
+        while not any((tmp_path / "calls").glob("*.parquet")):
+            assert time.monotonic() < end, "nothing is sealed any more"
+            time.sleep(0.02)

@@ -285,16 +285,21 @@ class Recorder:
 
     async def _run_seal(self) -> dict[str, Any] | None:
         """Seal in a process of its own, so that calls do not wait for Parquet."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # nothing in the working folder may stand in for a module
-            "-m",
-            "gyre.proxy.log.sealing.seal",
-            str(self.folder),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **_FRUGAL},
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # nothing in the working folder may stand in for a module
+                "-m",
+                "gyre.proxy.log.sealing.seal",
+                str(self.folder),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, **_FRUGAL},
+            )
+        except OSError as error:
+            # No process or memory to be had: the segments wait for the next seal.
+            log.warning("sealing `%s` cannot start: %s", self.folder, error.strerror or error)
+            return None
         out, errors = await process.communicate()
         if process.returncode == 0:
             report: dict[str, Any] = msgspec.json.decode(out)
