@@ -173,7 +173,8 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def run(bench: Bench, chosen: argparse.Namespace) -> None:
     shrink = quick if chosen.quick else lambda cell: cell
-    bench.compare([shrink(cell) for cell in CELLS if chosen.only in cell.name])
+    if cells := [shrink(cell) for cell in CELLS if chosen.only in cell.name]:
+        bench.compare(cells)
     if bench.recording and chosen.only in MEMORY.name:
         bench.memory(shrink(MEMORY))
     if bench.recording and chosen.only in LOG.name:
