@@ -1,0 +1,49 @@
+"""One call as the builder is told of it: a row of the log, as values.
+
+A prompt is given whole (`shared` 0, no `parent`) or as what is new in it, exactly as the log stores
+it: prompt = (parent.prompt + parent.output)[:shared] + suffix. Messages likewise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gyre.treebuilder.trees import CallKey, Ids, Logprobs
+
+
+@dataclass(slots=True)
+class Call:
+    key: CallKey
+    parent: CallKey | None = None
+    """The row that `shared` and `messages_shared` refer to: storage, not lineage."""
+    shared: int = 0
+    suffix: Ids | None = None
+    """Prompt ids after `shared`; None for a call without ids."""
+    prompt_digest: bytes | None = None
+    """xxh3-128 of the whole prompt as little-endian int32, taken at capture; proves the rest."""
+    output: Ids | None = None
+    logprobs: Logprobs | None = None
+    version_spans: list[tuple[str, int, int]] = field(default_factory=list)
+    messages_shared: int = 0
+    messages: list[str] = field(default_factory=list)
+    """Addresses of the messages after `messages_shared`."""
+    tools: tuple[str, ...] = ()
+    """Addresses of the tools."""
+    response: bytes | None = None
+    """JSON of the assistant's message, or of a list of items, or a string."""
+    started_ns: int = 0
+    ended_ns: int = 0
+    """0: the call has no end on record."""
+    outcome: str = "ok"
+    finish_reason: str | None = None
+    session_id: str | None = None
+    agent_id: str | None = None
+    parent_agent_id: str | None = None
+    hints: dict[str, str] = field(default_factory=dict)
+    """Further labels of the harness, by header name."""
+    retry_count: int | None = None
+    delivery_of: str | None = None
+    capture_quality: str = "exact"
+    logprob_quality: str = "sampled"
+    flags: tuple[str, ...] = ()
+    evaluation: bool = False

@@ -1,0 +1,1 @@
+"""Trees in the formats of trainers and viewers."""

@@ -1,0 +1,1 @@
+"""Trees on disk: docs/tree-format.md."""
