@@ -20,8 +20,8 @@ from gyre.treebuilder.trees import Ids
 Hasher = xxhash.xxh3_128
 
 
-def as_bytes(ids: Ids) -> memoryview:
-    return memoryview(np.ascontiguousarray(ids)).cast("B")
+def as_bytes(ids: Ids) -> memoryview | bytes:
+    return memoryview(np.ascontiguousarray(ids).data).cast("B") if len(ids) else b""
 
 
 def path_hasher(tree: PrefixTree, at: Position) -> Hasher:

@@ -1,0 +1,163 @@
+"""Messages in canonical form: what a harness meant, however it wrote it this time. Pure.
+
+A message list becomes a flat list of blocks, the same for chat messages, Anthropic messages and
+Responses items, so that a message that was merged with its neighbour still compares block by block.
+Dropped or levelled: `cache_control`, item ids, text in a list or alone, absent, null and empty
+content, spelling of tool arguments, Claude Code's billing line. Reasoning stays a block of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import orjson
+
+_BILLING = "x-anthropic-billing-header"
+
+
+class Kind(StrEnum):
+    TEXT = "text"
+    REASONING = "reasoning"
+    CALL = "call"
+    """A tool call; `text` is the name and the arguments as sorted JSON."""
+    RESULT = "result"
+    """A tool's result."""
+    OTHER = "other"
+    """An image, a file, ...; `text` is its JSON."""
+
+
+class Block(NamedTuple):
+    role: str
+    kind: Kind
+    ident: str
+    """Tool-call id of calls and results."""
+    text: str
+
+    @property
+    def skeleton(self) -> tuple[str, Kind, str]:
+        """What stays when a tool's result is cleared."""
+        return self.role, self.kind, self.ident
+
+
+def blocks_of(body: bytes) -> list[Block]:
+    """Blocks of one message, system block or item, or of a list of them; what is no JSON is one text."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return [Block("user", Kind.TEXT, "", body.decode(errors="replace"))]
+    return [block for block in _blocks(value, "user") if block.kind is not Kind.TEXT or block.text]
+
+
+def response_blocks(body: bytes | None) -> list[Block]:
+    """The same for an assembled answer, whose role is always the assistant's."""
+    if not body:
+        return []
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        value = body.decode(errors="replace")
+    found = _blocks(value, "assistant")
+    return [block for block in found if block.kind is not Kind.TEXT or block.text]
+
+
+def arguments_of(block: Block) -> list[str]:
+    """String values anywhere in a tool call's arguments."""
+    try:
+        value = orjson.loads(block.text.partition("\n")[2])
+    except orjson.JSONDecodeError:
+        return [block.text.partition("\n")[2]]
+    return list(_strings(value))
+
+
+def _blocks(value: Any, role: str) -> Iterator[Block]:
+    match value:
+        case str():
+            yield Block(role, Kind.TEXT, "", value)
+        case list():
+            for item in value:
+                yield from _blocks(item, role)
+        case {"type": str(kind)} if kind not in ("message", "text"):
+            yield from _item(value, kind, role)
+        case {"role": str(given)}:
+            yield from _message(value, given)
+        case {"content": content}:
+            yield from _content(content, role)
+        case {"text": str(text)} if not text.startswith(_BILLING):
+            yield Block(role, Kind.TEXT, "", text)
+
+
+def _message(value: dict[str, Any], role: str) -> Iterator[Block]:
+    if role in ("tool", "function"):
+        ident = str(value.get("tool_call_id") or value.get("name") or "")
+        yield Block("tool", Kind.RESULT, ident, _flat(value.get("content")))
+        return
+    reasoning = value.get("reasoning_content") or value.get("reasoning")
+    if isinstance(reasoning, str) and reasoning:
+        yield Block(role, Kind.REASONING, "", reasoning)
+    yield from _content(value.get("content"), role)
+    for call in value.get("tool_calls") or ():
+        function = call.get("function") or {}
+        yield _call(role, call.get("id"), function.get("name"), function.get("arguments"))
+    if isinstance(function := value.get("function_call"), dict):
+        yield _call(role, None, function.get("name"), function.get("arguments"))
+
+
+def _content(content: Any, role: str) -> Iterator[Block]:
+    if content is None:
+        return
+    yield from _blocks(content, role)
+
+
+def _item(value: dict[str, Any], kind: str, role: str) -> Iterator[Block]:
+    """Content blocks of Anthropic messages and items of Responses."""
+    match kind:
+        case "input_text" | "output_text" | "refusal" | "summary_text":
+            yield Block(role, Kind.TEXT, "", str(value.get("text") or value.get("refusal") or ""))
+        case "tool_use":
+            yield _call(role, value.get("id"), value.get("name"), value.get("input"))
+        case "function_call":
+            yield _call("assistant", value.get("call_id"), value.get("name"), value.get("arguments"))
+        case "tool_result":
+            yield Block("tool", Kind.RESULT, str(value.get("tool_use_id") or ""), _flat(value.get("content")))
+        case "function_call_output":
+            yield Block("tool", Kind.RESULT, str(value.get("call_id") or ""), _flat(value.get("output")))
+        case "thinking":
+            yield Block("assistant", Kind.REASONING, "", str(value.get("thinking") or ""))
+        case "reasoning":
+            text = _flat(value.get("summary")) + _flat(value.get("content"))
+            yield Block("assistant", Kind.REASONING, "", text)
+        case _:
+            kept = {key: item for key, item in value.items() if key not in ("cache_control", "id")}
+            yield Block(role, Kind.OTHER, "", _sorted(kept))
+
+
+def _call(role: str, ident: Any, name: Any, arguments: Any) -> Block:
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            return Block(role, Kind.CALL, str(ident or ""), f"{name}\n{arguments}")
+    return Block(role, Kind.CALL, str(ident or ""), f"{name}\n{_sorted(arguments)}")
+
+
+def _flat(content: Any) -> str:
+    """Text of a tool's result; parts that are no text stand as JSON."""
+    return "".join(block.text for block in _content(content, "tool"))
+
+
+def _sorted(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _strings(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list():
+            for item in value:
+                yield from _strings(item)
+        case dict():
+            for item in value.values():
+                yield from _strings(item)
