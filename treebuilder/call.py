@@ -29,6 +29,8 @@ class Call:
     """Addresses of the messages after `messages_shared`."""
     tools: tuple[str, ...] = ()
     """Addresses of the tools."""
+    request_digest: bytes = b""
+    """Of the whole body: shows a retry where the log has nothing else of a request."""
     response: bytes | None = None
     """JSON of the assistant's message, or of a list of items, or a string."""
     started_ns: int = 0

@@ -1,0 +1,252 @@
+"""Sorts the tries of an execution into turns and contexts, in commit order. Pure.
+
+Token ids come first: a prompt that begins with an earlier prompt and its whole output goes on from it.
+Only where ids leave it open are messages read. What begins a new context is not decided here, because
+the evidence may come later: see `resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gyre.treebuilder.lineage.align import Alignment, Answer, align
+from gyre.treebuilder.lineage.breaks import break_of
+from gyre.treebuilder.lineage.texts import Texts
+from gyre.treebuilder.lineage.turn import Context, Try, Turn, Voice
+from gyre.treebuilder.prefix import PrefixTree, Run
+from gyre.treebuilder.trees import Cause, Confidence, Evidence
+
+_RECENT = 16
+"""Contexts of other beginnings that a prompt is held against, the latest first."""
+
+
+def trace(tries: list[Try], tree: PrefixTree, texts: Texts) -> list[Context]:
+    """Contexts in the order in which they began; every try that is no repeated delivery is in a turn."""
+    tracer = _Tracer(tries, tree, texts)
+    for one in tries:
+        if one.call.delivery_of is None:
+            tracer.place(one)
+    contexts = [context for context in tracer.contexts if context.turns]
+    contexts.sort(key=lambda context: context.root.first.index)
+    for number, context in enumerate(contexts):
+        context.number = number
+    return contexts
+
+
+def split(turn: Turn, contexts: list[Context]) -> Context:
+    """Move a turn and those after it out of their context into one of their own, not yet resolved."""
+    old, at = turn.context, turn.context.turns.index(turn)
+    new = Context(len(contexts), old.turns[at:])
+    del old.turns[at:]
+    for moved in new.turns:
+        moved.context = new
+    if turn.origin is not None and turn.origin.turn is not None:
+        before = turn.origin.turn
+        heirs = [other for other in before.next if other is not turn and other.context is old]
+        if before.answered is turn.origin and not heirs:
+            before.answered = None
+    contexts.append(new)
+    return new
+
+
+class _Tracer:
+    def __init__(self, tries: list[Try], tree: PrefixTree, texts: Texts) -> None:
+        self._tries, self._tree, self._texts = tries, tree, texts
+        self.contexts: list[Context] = []
+        self._outputs: dict[int, list[Try]] = {}
+        """Tries by the run in which their output ends."""
+        self._prompts: dict[tuple[int, int], list[Turn]] = {}
+        self._bodies: dict[bytes, Turn] = {}
+        self._lists: dict[tuple[str, ...], Turn] = {}
+        self._by_lists = any(one.prompt_end is None for one in tries)
+
+    def place(self, one: Try) -> None:
+        turn = self._same_request(one)
+        if turn is None:
+            turn = self._new_turn(one)
+        elif one.prompt_end is not None and all(other.prompt_end is None for other in turn.tries):
+            turn = self._placed_by_ids(one, turn)
+        else:
+            turn.tries.append(one)
+        one.turn = turn
+        self._remember(one, turn)
+
+    def _remember(self, one: Try, turn: Turn) -> None:
+        if one.prompt_end is not None:
+            turns = self._prompts.setdefault((id(one.prompt_end.run), one.prompt_end.depth), [])
+            if turn not in turns:
+                turns.append(turn)
+        if one.output_end is not None and one.has_output:
+            self._outputs.setdefault(id(one.output_end.run), []).append(one)
+        if one.call.request_digest:
+            self._bodies.setdefault(one.call.request_digest, turn)
+        if self._by_lists and one.call.messages:
+            self._lists[self._list_of(one)] = turn
+
+    def _list_of(self, one: Try) -> tuple[str, ...]:
+        return (*self._texts.addresses(one.call), *one.call.tools)
+
+    def _same_request(self, one: Try) -> Turn | None:
+        if one.prompt_end is not None:
+            for known in reversed(self._prompts.get((id(one.prompt_end.run), one.prompt_end.depth), [])):
+                if _may_be_one(known.first.voice, one.voice):
+                    return known
+        turn = self._bodies.get(one.call.request_digest) if one.call.request_digest else None
+        if turn is None and self._by_lists and one.call.messages:
+            turn = self._lists.get(self._list_of(one))
+        if turn is None or not _may_be_one(turn.first.voice, one.voice):
+            return None
+        known_by_ids = one.prompt_end is not None and any(t.prompt_end is not None for t in turn.tries)
+        return None if known_by_ids else turn
+
+    def _placed_by_ids(self, one: Try, turn: Turn) -> Turn:
+        """A try with ids joins those that failed before there were any: ids decide where the turn belongs."""
+        if turn.next or turn is not turn.context.tip:
+            turn.tries.append(one)
+            return turn
+        self._take_out(turn)
+        new = self._new_turn(one)
+        new.tries[:0] = turn.tries
+        for other in turn.tries:
+            other.turn = new
+            self._remember(other, new)
+        return new
+
+    def _take_out(self, turn: Turn) -> None:
+        turn.context.turns.remove(turn)
+        if turn.origin is not None and turn.origin.turn is not None:
+            turn.origin.turn.next.remove(turn)
+            if not turn.origin.turn.next:
+                turn.origin.turn.answered = None
+
+    def _new_turn(self, one: Try) -> Turn:
+        before = self._predecessor(one)
+        if before is not None and _may_be_one(before.voice, one.voice) and _is_free(before):
+            return self._continue(one, before)
+        found = self._aligned(one)
+        if found is not None:
+            return self._go_on(one, *found)
+        return self._begin(one, before)
+
+    def _predecessor(self, one: Try) -> Try | None:
+        """The try whose prompt and whole output this prompt begins with; the longest such."""
+        run: Run | None = one.prompt_end.run if one.prompt_end is not None else None
+        while run is not None:
+            ended = self._outputs.get(id(run))
+            if ended:
+                return next((o for o in reversed(ended) if o.voice == one.voice), ended[-1])
+            run = run.parent
+        return None
+
+    def _continue(self, one: Try, before: Try) -> Turn:
+        """`one` goes on from `before` id by id."""
+        assert before.turn is not None
+        for rival in list(before.turn.next):
+            split(rival, self.contexts)
+        turn = Turn([one], before.turn.context, Cause.CONTINUATION, Confidence.PROVEN)
+        ids = before.output_end.depth if before.output_end is not None else 0
+        turn.evidence.append(Evidence("ids", f"begins with all {ids} ids of `{before.call.key.call_id}`"))
+        return self._append(turn, before)
+
+    def _append(self, turn: Turn, before: Try) -> Turn:
+        assert before.turn is not None
+        turn.origin = before
+        if turn.step != "response_absent":
+            before.turn.answered = before
+        before.turn.next.append(turn)
+        turn.context.turns.append(turn)
+        return turn
+
+    def _go_on(self, one: Try, before: Try, alignment: Alignment) -> Turn:
+        """`one` goes on from `before` by messages: the ids say what kind of break there is."""
+        assert before.turn is not None
+        found = break_of(one, before, alignment, self._tree, self._texts, self._tries)
+        turn = Turn([one], before.turn.context, found.cause, evidence=[found.evidence])
+        turn.break_offset = found.offset
+        if found.cause is Cause.CONTINUATION:
+            turn.step = "response_absent" if alignment.answer is Answer.ABSENT else None
+        for rival in [other for other in before.turn.next if other.weak]:
+            split(rival, self.contexts)
+        if found.cause is Cause.EDIT:
+            turn.context = Context(len(self.contexts), resolved=True)
+            self.contexts.append(turn.context)
+        return self._append(turn, before)
+
+    def _begin(self, one: Try, before: Try | None) -> Turn:
+        """A context of its own, whatever that will turn out to be."""
+        context = Context(len(self.contexts))
+        self.contexts.append(context)
+        turn = Turn([one], context, origin=before)
+        context.turns.append(turn)
+        if before is not None and before.turn is not None:
+            before.turn.next.append(turn)
+        return turn
+
+    def _aligned(self, one: Try) -> tuple[Try, Alignment] | None:
+        if not one.call.messages and not one.call.messages_shared:
+            return None
+        addresses = self._texts.addresses(one.call)
+        for context in self._candidates(one):
+            tip = context.tip
+            found = self._against(addresses, tip)
+            if found is not None and found[1].answer <= Answer.PARTIAL:
+                return found
+            if tip.weak and tip.origin is not None and tip.origin.turn is not None:
+                earlier = self._against(addresses, tip.origin.turn)
+                if earlier is not None and earlier[1].answer <= Answer.PARTIAL:
+                    return earlier
+            if found is not None and found[1].clean:
+                return found
+        return None
+
+    def _candidates(self, one: Try) -> Iterator[Context]:
+        """Contexts that the same agent may speak in, the latest first."""
+        seen = 0
+        for context in sorted(self.contexts, key=_last_index, reverse=True):
+            if context.turns and _may_be_one(context.tip.first.voice, one.voice):
+                seen += 1
+                yield context
+            if seen == _RECENT:
+                return
+
+    def _against(self, addresses: list[str], turn: Turn) -> tuple[Try, Alignment] | None:
+        """`addresses` as the messages of a call that goes on from one of the turn's tries."""
+        before = self._texts.addresses(turn.first.call)
+        if not before:
+            return None
+        known = _common(before, addresses)
+        old, new = self._texts.all_of(before[known:]), self._texts.all_of(addresses[known:])
+        cut = any(not one.complete for one in _tries_behind(turn))
+        best: tuple[Try, Alignment] | None = None
+        for one in turn.tries:
+            found = align(old, self._texts.answer(one.call), new, known, cut=cut)
+            if found is not None and (best is None or found.rank <= best[1].rank):
+                best = one, found
+        return best
+
+
+def _is_free(one: Try) -> bool:
+    """Whether nothing with a good claim goes on from it yet."""
+    return one.turn is not None and all(other.weak for other in one.turn.next)
+
+
+def _last_index(context: Context) -> int:
+    return context.tip.tries[-1].index if context.turns else -1
+
+
+def _tries_behind(turn: Turn) -> Iterable[Try]:
+    return turn.origin.turn.tries if turn.origin is not None and turn.origin.turn is not None else ()
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _may_be_one(one: Voice, other: Voice) -> bool:
+    """Whether two calls may come from one agent; without labels they may."""
+    return one == other or one == (None, None) or other == (None, None)
