@@ -1,4 +1,4 @@
-"""`gyre log`: look at a log, prove it, seal it, prune it."""
+"""`gyre log`: look at a log, score it, prove it, seal it, prune it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gyre.cli import output
+from gyre.cli.log_score import score
 
 if TYPE_CHECKING:
     from gyre.proxy import Log
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 SCHEMA = 1
 POLL_S = 0.25
 
-app = typer.Typer(name="log", help="Look at a log, prove it, seal it, prune it.", no_args_is_help=True)
+app = typer.Typer(
+    name="log", help="Look at a log, score it, prove it, seal it, prune it.", no_args_is_help=True
+)
+app.command()(score)
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that `gyre proxy --logs` writes.")]
 Executions = Annotated[
@@ -223,6 +227,9 @@ def prune(
         output.say("messages stay while a proxy runs that may refer to them")
     if dry_run:
         output.say("dry run: nothing was changed")
+
+
+app.command()(score)
 
 
 def _summaries(log: Log) -> list[dict[str, Any]]:

@@ -8,7 +8,8 @@ GyreError
 │   └── LogBusyError                another process holds what we need
 ├── RequestError(ValueError)        the client's request is wrong; carries an HTTP status
 ├── UpstreamError(ConnectionError)  the engine failed; names the backend
-└── EngineError(RuntimeError)       an engine of ours cannot start
+├── EngineError(RuntimeError)       an engine of ours cannot start
+└── ScoreError(ValueError)          a score cannot be used; names file and line where it has them
 """
 
 from __future__ import annotations
@@ -75,3 +76,7 @@ class UpstreamError(GyreError, ConnectionError):
 
 class EngineError(GyreError, RuntimeError):
     """An engine that gyre starts itself cannot run."""
+
+
+class ScoreError(GyreError, ValueError):
+    """A score, or a file of scores, cannot be used."""

@@ -11,7 +11,3 @@ class TreeError(GyreError, ValueError):
 
 class ExecutionError(GyreError, ValueError):
     """One execution cannot be rebuilt; `str()` says which call and why. Others are not affected."""
-
-
-class ScoreError(GyreError, ValueError):
-    """A score or a file of scores cannot be used; names file and line."""

@@ -12,50 +12,28 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
+from gyre.proxy.errors import ScoreError
 from gyre.proxy.executions import ExecutionOutcome
-from gyre.treebuilder.errors import ScoreError
+from gyre.proxy.scores import Scored
 from gyre.treebuilder.summary import ExecutionSummary
 
 EPSILON = 1e-4
 """In the denominator, so that a group that hardly differs does not get huge advantages."""
 NEVER_TRAINED = (ExecutionOutcome.RUN_TIMEOUT, ExecutionOutcome.SCORER_FAILED)
-SAID_OF_SCORES = tuple(outcome for outcome in ExecutionOutcome if outcome != ExecutionOutcome.OPEN)
-"""The outcomes that can be given with a score, or instead of one."""
 
 AttemptKey = tuple[str, int]
 """(execution_id, execution_attempt)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """What is said of one execution: a score, why there is none, or what it belongs to.
+Scores = Mapping[tuple[str, int | None], Scored]
+"""By (execution, attempt); attempt None is the last one."""
 
-    Raises:
-        ScoreError: the score is no finite number, the outcome is unknown, or nothing is said.
-    """
 
-    execution_id: str
-    attempt: int | None = None
-    """None: the last one."""
-    score: float | None = None
-    outcome: str | None = None
-    task: str | None = None
-    group: str | None = None
-    artifact: str | None = None
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.score is not None and not math.isfinite(self.score):
-            raise ScoreError(f"the score of `{self.execution_id}` is {self.score}, which is no finite number")
-        if self.outcome is not None and self.outcome not in SAID_OF_SCORES:
-            hint = f"known outcomes: {', '.join(SAID_OF_SCORES)}"
-            raise ScoreError(f"unknown outcome `{self.outcome}` of `{self.execution_id}`", hint)
-        if all(value is None for value in (self.score, self.outcome, self.task, self.group)):
-            hint = "give a score, or an outcome that says why there is none"
-            raise ScoreError(f"nothing is said of `{self.execution_id}`", hint)
+def said_of(scores: Scores, execution_id: str, attempt: int, last: bool) -> Scored | None:
+    """What they say of an attempt; what names it outweighs what is said of the last one."""
+    return scores.get((execution_id, attempt)) or (scores.get((execution_id, None)) if last else None)
 
 
 def reward(summary: ExecutionSummary) -> float | None:

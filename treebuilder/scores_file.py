@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from gyre.treebuilder.errors import ScoreError
-from gyre.treebuilder.score import Scored
+from gyre.proxy.errors import ScoreError
+from gyre.proxy.scores import Scored
 
 Row = tuple[str, dict[str, object]]
 """Where it stands, and its cells."""

@@ -18,8 +18,10 @@ TOKEN_ENV = "GYRE_PROXY_TOKEN"
 _TIMEOUT_S = 120.0
 
 
-def ask_proxy(folder: Folder, route: str) -> dict[str, Any] | None:
-    """POST to the control API; None when no proxy runs or it does not know the route.
+def ask_proxy(
+    folder: Folder, route: str, body: dict[str, Any] | None = None, *, method: str = "POST"
+) -> dict[str, Any] | None:
+    """Ask the control API; None when no proxy runs or it does not know the route or what that names.
 
     Raises:
         UpstreamError: it runs and refuses or fails.
@@ -30,7 +32,9 @@ def ask_proxy(folder: Folder, route: str) -> dict[str, Any] | None:
     token = os.environ.get(TOKEN_ENV)
     headers = {"x-gyre-token": token} if token else {}
     try:
-        answer = httpx.post(url + route, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+        answer = httpx.request(
+            method, url + route, json=body, headers=headers, timeout=_TIMEOUT_S, trust_env=False
+        )
     except httpx.ConnectError:
         return None
     except httpx.HTTPError as problem:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.treebuilder.errors import ScoreError
-from gyre.treebuilder.score import Scored, advantages, group_of, left_out, relative, reward
+from gyre.proxy.errors import ScoreError
+from gyre.proxy.scores import Scored
+from gyre.treebuilder.score import advantages, group_of, left_out, relative, reward, said_of
 from gyre.treebuilder.scores_file import read_scores
 from gyre.treebuilder.summary import ExecutionSummary
 
@@ -119,6 +120,14 @@ def test_who_is_left_out_counts_in_no_group(summary: ExecutionSummary, why: str)
     others = [scored("b", 1.0, group="g"), scored("c", 0.0, group="g")]
     assert left_out(summary) == why
     assert advantages([*others, summary]) == advantages(others)
+
+
+def test_what_names_the_attempt_outweighs_what_is_said_of_the_last() -> None:
+    scores = {("a", None): Scored("a", score=1.0), ("a", 1): Scored("a", 1, 0.0)}
+    assert said_of(scores, "a", 0, last=False) is None
+    assert said_of(scores, "a", 1, last=True) == Scored("a", 1, 0.0)
+    assert said_of(scores, "a", 2, last=True) == Scored("a", score=1.0)
+    assert said_of(scores, "b", 0, last=True) is None
 
 
 def written(folder: Path, name: str, rows: list[dict[str, object]]) -> Path:
