@@ -52,6 +52,12 @@ class Plan:
         )
 
     @property
+    def text_tokens(self) -> int:
+        """So much text that an execution does not say the same twice."""
+        new = self.histories * self.end + self.agents * self.agent_end
+        return int(1.25 * new) + 50_000
+
+    @property
     def all_calls(self) -> int:
         return self.histories * self.calls + self.agents * self.agent_calls + self.retries
 

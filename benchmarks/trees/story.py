@@ -1,8 +1,9 @@
 """Agents that talk: calls with token ids, texts and tools, as a recorder would commit them. Seeded.
 
-Ids are uniform over a vocabulary (the worst case for a codec), texts have four bytes for each token,
-and what an earlier call had is stored as a reference to it, by the recorder's own rule. Nothing says
-which agent calls: an execution's name is its only label, as with harnesses that send no other.
+Ids are drawn by Zipf's law, and every prompt and every answer ends as a chat template ends them, so
+that the last id tells little. Texts have four bytes for each token. What an earlier call had is stored
+as a reference to it, by the recorder's own rule. Nothing says which agent calls: an execution's name is
+its only label, as with harnesses that send no other.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ Ids = npt.NDArray[np.int32]
 SECOND = 1_000_000_000
 START = 1_790_000_000 * SECOND
 BODY_START = b'{"model":"bench","messages":['
-_INSTRUCTION = 12
+_AROUND = 12
 """Tokens of a chat template around a message."""
+_TURN = (5, 9, 1)
+"""Ids that a template puts before an answer; like the one after it they are common in texts too."""
+_END = 2
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Setting:
 
 
 def setting(text: str, tokens: int, tools: int, seed: int) -> Setting:
-    ids = np.random.default_rng(SEED + seed).integers(0, VOCABULARY, tokens, np.int32)
+    ids = zipf(np.random.default_rng(SEED + seed), tokens)
     listed = orjson.loads(tool_list(tools) or b"[]")
     return Setting(said("system", content=text), tuple(orjson.dumps(tool) for tool in listed), ids)
 
@@ -88,7 +92,7 @@ class World:
         self._calls = 0
 
     def ids(self, count: int) -> Ids:
-        return self.rng.integers(0, VOCABULARY, count, np.int32)
+        return zipf(self.rng, count)
 
     def prose(self, tokens: int) -> str:
         return self._reader.read(max(8, BYTES_PER_TOKEN * tokens)).decode()
@@ -125,7 +129,9 @@ class Agent:
 
     def hear(self, message: bytes, tokens: int) -> None:
         """A message of someone else."""
-        self._take_ids(self.world.ids(tokens))
+        ids = self.world.ids(tokens)
+        ids[-len(_TURN) :] = _TURN[-tokens:] if tokens else ()
+        self._take_ids(ids)
         self._take_message(message)
 
     def say(self, response: bytes, tokens: int, *, stripped: int = 0, retry: int | None = None) -> Turn:
@@ -149,6 +155,8 @@ class Agent:
 
     def _turn(self, response: bytes, tokens: int, retry: int | None) -> Turn:
         call_id, started, ended = self.world.next_call()
+        output = self.world.ids(tokens)
+        output[-1] = _END
         end = self._body_end()
         body = self._body.copy()
         body.update(end)
@@ -161,7 +169,7 @@ class Agent:
             shared=self._shared,
             new=np.concatenate(self._new) if self._new else np.zeros(0, np.int32),
             digest=self._prompt.digest(),
-            output=self.world.ids(tokens),
+            output=output,
             logprobs=-self.world.rng.exponential(0.4, tokens).astype(np.float32),
             messages_shared=self._messages_shared,
             messages=self._messages,
@@ -193,6 +201,12 @@ class Agent:
         self._body_bytes += 1 + len(message)
 
 
+def zipf(rng: np.random.Generator, count: int) -> Ids:
+    """Ids of which the n-th is as common as 1/n."""
+    ids: Ids = np.exp(rng.random(count, np.float32) * np.float32(np.log(VOCABULARY))).astype(np.int32) - 1
+    return ids
+
+
 def said(role: str, **fields: object) -> bytes:
     return orjson.dumps({"role": role, **fields})
 
@@ -219,7 +233,7 @@ def content(response: bytes) -> str:
 def result(world: World, response: bytes, tokens: int) -> bytes:
     """What the tool of that answer gave."""
     call = orjson.loads(response)["tool_calls"][0]["id"]
-    return said("tool", tool_call_id=call, content=world.prose(tokens - _INSTRUCTION))
+    return said("tool", tool_call_id=call, content=world.prose(tokens - _AROUND))
 
 
 def whole_prompts(turns: Sequence[Turn]) -> list[tuple[Ids, Ids]]:
