@@ -1,0 +1,178 @@
+"""Where a new context came from, by what it quotes: a summary, a delegated prompt, kept tool calls. Pure.
+
+Searches go from the newest call back and stop at the first that fits, so the usual new context costs a
+few string searches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gyre.proxy.canonical import Block, Kind, arguments_of
+from gyre.treebuilder.lineage.texts import Texts
+from gyre.treebuilder.lineage.turn import Context, Try
+from gyre.treebuilder.trees import Cause
+
+SHORTEST_SUMMARY = 40
+"""Characters; shorter texts are found in messages by chance."""
+_SHORTEST_PROMPT = 8
+_SHORTEST_PART = 20
+_COVERAGE = 0.25
+"""Of the text it stands in, for an argument that is not all of it."""
+_EARLY, _LAST = 40, 8
+_HITS = 4
+_TAG = re.compile(r"</?[A-Za-z_][\w-]*>")
+_SUMMARY = re.compile(r"<summary>(.*?)(?:</summary>|$)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    origin: Try
+    length: int
+    """Characters that were found again."""
+    place: int
+    """Which text block they stand in."""
+    whole: bool = False
+    """They are all of that block."""
+
+
+class Quotes:
+    def __init__(self, tries: list[Try], texts: Texts) -> None:
+        self._tries, self._texts = tries, texts
+        self._arguments: list[tuple[Try, list[str]]] | None = None
+        self._calls: dict[tuple[str, str], Try] | None = None
+
+    def summaries(self, context: Context) -> list[Hit]:
+        """Answers whose text stands in the early messages of `context`, the newest first, a few at most."""
+        texts = [block.text for block in self._early(context)]
+        hits: list[Hit] = []
+        for one in self._before(context):
+            hit = _found(one, _pieces(self._texts.said(one.call)), texts)
+            if hit is not None:
+                hits.append(hit)
+                if len(hits) == _HITS:
+                    break
+        return hits
+
+    def delegations(self, context: Context) -> list[Hit]:
+        """Calls with an argument that is the prompt of `context`: of the best kind only, the newest first."""
+        prompts = [b.text.strip() for b in self._own_texts(context) if b.role == "user"]
+        prompts = prompts[:3] + prompts[3:][-3:]
+        whole: list[Hit] = []
+        parts: list[Hit] = []
+        for one, arguments in self._delegating(context):
+            for argument in arguments:
+                for place, prompt in enumerate(prompts):
+                    if argument == prompt:
+                        whole.append(Hit(one, len(argument), place, True))
+                    elif not whole and _is_part(argument, prompt):
+                        parts.append(Hit(one, len(argument), place))
+        return whole or [hit for hit in parts if hit.length == max(p.length for p in parts)]
+
+    def kept(self, context: Context) -> Try | None:
+        """The latest earlier call that made a tool call which `context` begins with."""
+        known = self._tool_calls()
+        found = [
+            known[block.ident, block.text]
+            for block in self._messages(context)
+            if block.kind is Kind.CALL and (block.ident, block.text) in known
+        ]
+        found = [one for one in found if one.index < context.root.first.index]
+        return max(found, key=lambda one: one.index, default=None)
+
+    def reported(self, context: Context, to: Context) -> bool:
+        """Whether the last answer of `context` stands in a later message of `to`."""
+        said = self._texts.said(context.tip.kept.call).strip()
+        if len(said) < _SHORTEST_PROMPT:
+            return False
+        later = [turn for turn in to.turns if turn.first.index > context.tip.first.index]
+        return any(
+            said in b.text for turn in later[:3] for b in self._texts.messages(turn.first.call)[-_LAST:]
+        )
+
+    def rendered(self, summary: Try, contexts: list[Context]) -> Context | None:
+        """The context whose first prompt stands earliest in a summary request that renders a history."""
+        text = "\n".join(b.text for b in self._texts.messages(summary.call) if b.role == "user")
+        best: tuple[int, int, Context] | None = None
+        for context in contexts:
+            if (
+                context.turns
+                and context.root.first.index < summary.index
+                and summary.turn not in context.turns
+            ):
+                for block in self._own_texts(context):
+                    at = text.find(block.text.strip()) if block.role == "user" and block.text.strip() else -1
+                    if at >= 0 and (best is None or (at, -context.tip.first.index) < best[:2]):
+                        best = at, -context.tip.first.index, context
+        return best[2] if best else None
+
+    def _messages(self, context: Context) -> list[Block]:
+        return self._texts.messages(context.root.first.call)
+
+    def _early(self, context: Context) -> list[Block]:
+        blocks = [b for b in self._own_texts(context) if len(b.text) >= SHORTEST_SUMMARY]
+        return blocks[:_EARLY] + blocks[_EARLY:][-_LAST:]
+
+    def _own_texts(self, context: Context) -> list[Block]:
+        """Text of the root's messages that it does not have from the call it branches off."""
+        blocks = self._messages(context)
+        if context.root.origin is not None:
+            blocks = blocks[len(self._texts.messages(context.root.origin.call)) :]
+        return [b for b in blocks if b.kind is Kind.TEXT and b.role not in ("system", "developer")]
+
+    def _before(self, context: Context) -> Iterator[Try]:
+        for one in reversed(self._tries[: context.root.first.index]):
+            if one.turn is not None and one.turn.context is not context and one.call.response:
+                yield one
+
+    def _delegating(self, context: Context) -> Iterator[tuple[Try, list[str]]]:
+        if self._arguments is None:
+            self._arguments = [(one, self._strings(one)) for one in self._tries if one.call.response]
+        for one, strings in reversed(self._arguments):
+            own = one.turn is None or one.turn.context is context
+            if strings and not own and one.index < context.root.first.index:
+                yield one, strings
+
+    def _strings(self, one: Try) -> list[str]:
+        calls = [block for block in self._texts.answer(one.call) if block.kind is Kind.CALL]
+        found = [text.strip() for block in calls for text in arguments_of(block)]
+        return [text for text in found if len(text) >= _SHORTEST_PROMPT]
+
+    def _tool_calls(self) -> dict[tuple[str, str], Try]:
+        if self._calls is None:
+            self._calls = {}
+            for one in self._tries:
+                for block in self._texts.answer(one.call):
+                    if block.kind is Kind.CALL and block.ident:
+                        self._calls.setdefault((block.ident, block.text), one)
+        return self._calls
+
+
+def better(summary: Hit | None, delegation: Hit | None) -> Cause | None:
+    """Which reading of a new context has more of its text behind it."""
+    if summary is None or delegation is None:
+        return Cause.COMPACTION if summary else Cause.DELEGATION if delegation else None
+    return Cause.DELEGATION if delegation.length >= summary.length else Cause.COMPACTION
+
+
+def _pieces(said: str) -> list[str]:
+    """The text, and what is left of it when a harness takes wrapper tags off; longest first."""
+    inner = _SUMMARY.search(said)
+    pieces = {said.strip(), _TAG.sub("", said).strip(), inner[1].strip() if inner else ""}
+    return sorted((p for p in pieces if len(p) >= SHORTEST_SUMMARY), key=len, reverse=True)
+
+
+def _found(one: Try, pieces: list[str], texts: list[str]) -> Hit | None:
+    for piece in pieces:
+        for place, text in enumerate(texts):
+            if piece in text:
+                return Hit(one, len(piece), place)
+    return None
+
+
+def _is_part(argument: str, prompt: str) -> bool:
+    if len(argument) < _SHORTEST_PART or argument not in prompt:
+        return False
+    return len(argument) >= _COVERAGE * len(prompt) or prompt.endswith(argument)

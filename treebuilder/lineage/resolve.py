@@ -1,0 +1,272 @@
+"""Decides what began each context that ids and messages did not join to an earlier one. Pure.
+
+In order of strength: what the harness says, a summary or a prompt found again, kept tool calls, and
+last what is left over: side calls, the main agent, and what stays open.
+"""
+
+from __future__ import annotations
+
+from gyre.treebuilder.lineage.evidence import Hit, Quotes, better
+from gyre.treebuilder.lineage.labels import Labels, is_labelled
+from gyre.treebuilder.lineage.texts import Texts
+from gyre.treebuilder.lineage.trace import split
+from gyre.treebuilder.lineage.turn import Context, Try, Turn, Voice
+from gyre.treebuilder.trees import Cause, Confidence, Evidence
+
+
+def resolve(contexts: list[Context], tries: list[Try], texts: Texts, labels: Labels) -> list[Context]:
+    """Give the root of every context its cause; contexts are split where a summary request ends one.
+
+    Returns the contexts, numbered in the order in which they began.
+    """
+    work = _Resolver(contexts, tries, texts, labels)
+    for context in list(contexts):
+        if not context.resolved:
+            work.by_evidence(context)
+    work.by_labels()
+    work.leftovers()
+    found = sorted((c for c in work.contexts if c.turns), key=lambda c: c.root.first.index)
+    for number, context in enumerate(found):
+        context.number = number
+    return found
+
+
+class _Resolver:
+    def __init__(self, contexts: list[Context], tries: list[Try], texts: Texts, labels: Labels) -> None:
+        self.contexts = contexts
+        self._tries, self._texts, self._labels = tries, texts, labels
+        self._quotes = Quotes(tries, texts)
+        self._voices: dict[Voice, Context] = {}
+
+    def by_evidence(self, context: Context) -> None:
+        first = self._voices.setdefault(context.voice, context) is context
+        parent = self._labels.parent(context.voice) if first else None
+        delegations = self._quotes.delegations(context)
+        if parent is not None:
+            self._delegate_as_stated(context, parent, delegations)
+            return
+        summary = self._best_summary(context)
+        delegation = self._best_delegation(context, delegations)
+        if is_labelled(context.voice) and not first:
+            delegation = None
+        cause = better(summary, delegation)
+        if cause is Cause.COMPACTION and summary is not None:
+            self._restart(context, summary)
+        elif cause is Cause.DELEGATION and delegation is not None:
+            self._delegate(context, delegation)
+        elif context.root.origin is None and (kept := self._quotes.kept(context)) is not None:
+            self._restart_from_kept(context, kept)
+        else:
+            self._swap_fork(context)
+
+    def by_labels(self) -> None:
+        """Summary requests that no later context took up, where the harness calls them that."""
+        for context in list(self.contexts):
+            if context.turns and self._labels.is_summary(context.tip.first) and context.tip.step != "summary":
+                self._mark_summary(context.tip.kept)
+                context.tip.evidence.append(Evidence("header", "the harness calls it a compaction request"))
+
+    def leftovers(self) -> None:
+        """Contexts without evidence: side calls, the main agent, and what cannot be told."""
+        left = [c for c in self.contexts if c.turns and not c.resolved]
+        roots = [c for c in left if c.root.origin is None]
+        tools = any(c.root.first.call.tools for c in self.contexts if c.turns)
+        for context in [c for c in roots if tools and not any(t.first.call.tools for t in c.turns)]:
+            _settle(
+                context, Cause.SIDE, Evidence("messages", "no tools, and its answer enters no other context")
+            )
+        main = _main(contexts=[c for c in roots if not c.resolved])
+        if main is not None:
+            _settle(main, Cause.START, Evidence("time", "the first context that nothing else explains"))
+        for context in left:
+            if not context.resolved:
+                self._leave_open(context)
+
+    def _delegate_as_stated(self, context: Context, parent: Voice, hits: list[Hit]) -> None:
+        spoken = [hit for hit in hits if hit.origin.voice == parent]
+        if spoken:
+            self._delegate(context, spoken[0], Confidence.STATED)
+        else:
+            before = [
+                one for one in self._tries[: context.root.first.index] if one.voice == parent and one.complete
+            ]
+            context.root.origin = before[-1] if before else context.root.origin
+            _settle(context, Cause.DELEGATION, confidence=Confidence.STATED)
+            context.root.step = self._step(context)
+        detail = f"agent {context.voice} was started by {parent}"
+        context.root.evidence.append(Evidence("header", detail))
+
+    def _delegate(self, context: Context, hit: Hit, confidence: Confidence = Confidence.INFERRED) -> None:
+        forked = context.root.origin is not None and context.root.origin.turn is hit.origin.turn
+        turn = hit.origin.turn
+        if turn is not None and not forked:
+            context.root.origin = turn.kept if turn.kept.complete else hit.origin
+        kind = "is" if hit.whole else "holds"
+        detail = (
+            f"its prompt {kind} an argument of call `{hit.origin.call.key.call_id}`, {hit.length} characters"
+        )
+        _settle(context, Cause.DELEGATION, Evidence("text", detail), confidence)
+        context.root.step = "forked" if forked else self._step(context)
+
+    def _step(self, context: Context) -> str:
+        origin = context.root.origin
+        turn = origin.turn if origin is not None else None
+        if turn is None:
+            return "blocking"
+        if _is_sub(turn.context):
+            return "nested"
+        after = [other for other in turn.next if other.context is turn.context]
+        ended = max(one.call.ended_ns for t in context.turns for one in t.tries)
+        return "background" if after and after[0].first.call.started_ns < ended else "blocking"
+
+    def _best_delegation(self, context: Context, hits: list[Hit]) -> Hit | None:
+        """Of calls with the same argument in different contexts the one that got the answer back."""
+        owners = {id(hit.origin.turn.context): hit for hit in reversed(hits) if hit.origin.turn is not None}
+        if len(owners) < 2:
+            return hits[0] if hits else None
+        told = [
+            hit
+            for hit in owners.values()
+            if hit.origin.turn is not None and self._quotes.reported(context, hit.origin.turn.context)
+        ]
+        if len(told) == 1:
+            return told[0]
+        context.root.reason = f"{len(owners)} agents gave this prompt"
+        return hits[0]
+
+    def _best_summary(self, context: Context) -> Hit | None:
+        hits = [hit for hit in self._quotes.summaries(context) if _may_be_summary(hit.origin, context)]
+        if is_labelled(context.voice):
+            hits = [hit for hit in hits if hit.origin.voice in (context.voice, (None, None))]
+        own = [hit for hit in hits if hit.origin.turn is not None and not _is_sub(hit.origin.turn.context)]
+        return min(own or hits, key=lambda hit: hit.place, default=None)
+
+    def _restart(self, context: Context, hit: Hit) -> None:
+        summary = self._mark_summary(hit.origin)
+        detail = (
+            f"{hit.length} characters of the answer of `{hit.origin.call.key.call_id}` stand in its messages"
+        )
+        context.root.origin = hit.origin
+        _settle(context, Cause.COMPACTION, Evidence("text", detail))
+        context.root.step, context.root.family = "restart", summary.family
+        if (kept := self._quotes.kept(context)) is not None:
+            context.root.family = "kept_tail"
+            detail = f"tool calls of `{kept.call.key.call_id}` are kept"
+            context.root.evidence.append(Evidence("tool_call", detail))
+
+    def _restart_from_kept(self, context: Context, kept: Try) -> None:
+        detail = f"tool calls of `{kept.call.key.call_id}` are kept; no summary was found"
+        context.root.origin = kept
+        _settle(context, Cause.COMPACTION, Evidence("tool_call", detail))
+        context.root.step, context.root.family = "restart", "kept_tail"
+
+    def _mark_summary(self, one: Try) -> Turn:
+        """The turn of a summary request gets a context of its own."""
+        turn = one.turn
+        assert turn is not None
+        if turn.step == "summary":
+            return turn
+        if len(turn.context.turns) > 1:
+            split(turn, self.contexts)
+        before = turn.origin
+        if turn.step == "response_absent" and before is not None and before.turn is not None:
+            # It left out an answer: the history it summarises ends one answer earlier.
+            before = before.turn.origin or before
+        turn.family = "suffix_prompt" if before is not None else "rendered_transcript"
+        turn.answered = one
+        if before is None:
+            known = [c for c in self.contexts if c is not turn.context]
+            rendered = self._quotes.rendered(one, known)
+            before = rendered.tip.kept if rendered is not None else None
+        turn.origin = before
+        detail = "its answer begins a later context"
+        turn.confidence = Confidence.INFERRED
+        _settle(turn.context, Cause.COMPACTION, Evidence("text", detail))
+        turn.step = "summary"
+        return turn
+
+    def _swap_fork(self, context: Context) -> None:
+        """Of two prompts that go on from one answer, the earlier may be the fork it asked for."""
+        origin = context.root.origin
+        if origin is None or origin.turn is None:
+            return
+        for rival in [t for t in origin.turn.next if t.context is origin.turn.context]:
+            fork = split(rival, self.contexts)
+            hit = next((h for h in self._quotes.delegations(fork) if h.origin.turn is origin.turn), None)
+            if hit is not None:
+                _merge(context, origin.turn)
+                self._delegate(fork, hit)
+                return
+            _merge(fork, origin.turn)
+
+    def _leave_open(self, context: Context) -> None:
+        root = context.root
+        origin = root.origin
+        if origin is not None and origin.turn is not None:
+            others = [t for t in origin.turn.next if t is not root]
+            if not others and is_labelled(context.voice) and origin.voice != context.voice:
+                root.confidence = Confidence.PROVEN
+                _settle(context, Cause.CONTINUATION, Evidence("ids", "begins with all of its origin's ids"))
+                return
+            reason = "two prompts go on from one answer: a fork, or a history that was taken back"
+        else:
+            reason = "nothing shows where this context came from"
+        root.reason = root.reason or reason
+        _settle(context, Cause.UNKNOWN, confidence=Confidence.QUARANTINED)
+
+
+def _settle(
+    context: Context, cause: Cause, evidence: Evidence | None = None, confidence: Confidence | None = None
+) -> None:
+    context.resolved = True
+    context.root.cause = cause
+    context.root.confidence = confidence or context.root.confidence
+    if evidence is not None:
+        context.root.evidence.append(evidence)
+    if context.root.reason is not None:
+        context.root.confidence = Confidence.QUARANTINED
+
+
+def _main(contexts: list[Context]) -> Context | None:
+    """The main agent's first context: one with tools, with more than one turn, and of these the earliest."""
+
+    def order(context: Context) -> tuple[bool, bool, int, int]:
+        first = context.root.first
+        bare = not any(turn.first.call.tools for turn in context.turns)
+        return bare, len(context.turns) < 2, first.call.started_ns, first.index
+
+    return min(contexts, key=order, default=None)
+
+
+def _merge(context: Context, before: Turn) -> None:
+    """Put a context's turns behind `before`, whose context they go on with."""
+    root = context.root
+    root.cause, root.confidence, root.step = Cause.CONTINUATION, Confidence.PROVEN, None
+    if not root.evidence:
+        root.evidence.append(Evidence("ids", "begins with all of its origin's ids"))
+    for turn in context.turns:
+        turn.context = before.context
+    before.context.turns.extend(context.turns)
+    before.answered = root.origin
+    context.turns = []
+    context.resolved = True
+
+
+def _is_sub(context: Context) -> bool:
+    """Whether a context belongs to a sub-agent, as far as is known by now."""
+    seen: set[int] = set()
+    while id(context) not in seen:
+        seen.add(id(context))
+        root = context.root
+        if root.cause is Cause.DELEGATION:
+            return True
+        if root.origin is None or root.origin.turn is None or not context.resolved:
+            return False
+        context = root.origin.turn.context
+    return False
+
+
+def _may_be_summary(one: Try, context: Context) -> bool:
+    """A summary's answer goes nowhere but into the new context."""
+    turn = one.turn
+    return turn is not None and all(other.context is context for other in turn.next)
