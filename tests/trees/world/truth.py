@@ -1,0 +1,37 @@
+"""What a call really was."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from gyre.treebuilder.trees import CallKey, Cause, Role
+
+
+class Decided(Enum):
+    """What it takes to know the truth from the record."""
+
+    ALWAYS = "always"
+    LABEL = "label"
+    """Only a label of the harness tells it from something else; without it, it must be quarantined."""
+    NEVER = "never"
+    """Identical by construction with something else; must be quarantined."""
+    HARDLY = "hardly"
+    """Evidence exists but is thin: found or quarantined, never wrong."""
+
+
+class Truth(NamedTuple):
+    cause: Cause
+    context: int
+    role: Role
+    origin: CallKey | None = None
+    step: str | None = None
+    family: str | None = None
+    """Of a summary: its kind. Of a restart: `kept_tail` or None."""
+    decided: Decided = Decided.ALWAYS
+    also: CallKey | None = None
+    """Another origin that is as good."""
+
+    def open_to(self, labels: bool) -> bool:
+        """Whether the record leaves it open, so that it has to be quarantined."""
+        return self.decided is Decided.NEVER or (self.decided is Decided.LABEL and not labels)
