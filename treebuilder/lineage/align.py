@@ -82,7 +82,7 @@ class _Walk:
 
     def run(self) -> bool:
         while self.i < len(self.old):
-            if not (self._equal() or self._changed_result() or self._inserted() or self._deleted()):
+            if not (self._equal() or self._changed() or self._inserted() or self._deleted()):
                 return False
         return True
 
@@ -93,13 +93,15 @@ class _Walk:
         self.i, self.j = self.i + 1, self.j + 1
         return True
 
-    def _changed_result(self) -> bool:
+    def _changed(self) -> bool:
+        """A tool's result that was cleared, or another system prompt over the same history."""
         if self.j >= len(self.new):
             return False
         one, other = self.old[self.i], self.new[self.j]
-        if one.kind is not Kind.RESULT or not one.ident or one.skeleton != other.skeleton:
+        known = one.ident if one.kind is Kind.RESULT else one.role == "system"
+        if not known or one.skeleton != other.skeleton:
             return False
-        shorter = len(other.text) < len(one.text)
+        shorter = one.kind is Kind.RESULT and len(other.text) < len(one.text)
         self.cleared, self.altered = self.cleared + shorter, self.altered + (not shorter)
         self.i, self.j = self.i + 1, self.j + 1
         return True
