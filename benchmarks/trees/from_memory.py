@@ -17,44 +17,35 @@ import numpy as np
 
 from benchmarks.material import make_text
 from benchmarks.trees.long_run import Plan, Size, long_run, size_of
-from benchmarks.trees.story import Ids, whole_prompts
-from gyre.treebuilder.match import Ends, as_bytes
-from gyre.treebuilder.prefix import PrefixTree
+from benchmarks.trees.story import whole_prompts
+from gyre.treebuilder.builder import Builder
+from gyre.treebuilder.call import Call
+from gyre.treebuilder.trees import CallKey
 
-Prompts = Sequence[tuple[Ids, Ids]]
 SEED = 8
 """Of 16 seeds the one whose execution is nearest to 114.6M tokens."""
 
 
-def make(plan: Plan) -> tuple[Prompts, Size]:
-    """Nothing but prompts and outputs stays in memory."""
+def make(plan: Plan) -> tuple[list[Call], Size]:
+    """Calls with whole prompts; nothing else stays in memory."""
     turns = list(long_run("run", SEED, make_text(plan.text_tokens), plan))
-    return whole_prompts(turns), size_of(turns)
+    arrays = zip(turns, whole_prompts(turns), strict=True)
+    calls = [Call(CallKey(turn.call_id), suffix=prompt, output=output) for turn, (prompt, output) in arrays]
+    return calls, size_of(turns)
 
 
-def tree_of(calls: Prompts) -> PrefixTree:
+def built(calls: Sequence[Call]) -> Builder:
     """All prompts and outputs in one tree, each beginning once."""
-    tree, ends = PrefixTree(), Ends()
-    for number, (prompt, output) in enumerate(calls):
-        found, hasher = ends.find(prompt)
-        at = found or tree.start
-        rest = prompt[at.depth :]
-        end, _ = tree.grow(at, rest, number)
-        hasher.update(as_bytes(rest))
-        ends.add(hasher.digest(), end, int(prompt[-1]))
-        leaf = tree.sample(end, output, number)
-        hasher.update(as_bytes(output))
-        ends.add(hasher.digest(), leaf, int(output[-1]))
-    return tree
-
-
-def read_once(calls: Prompts) -> int:
-    """A sum of all of it: the fastest read that numpy has."""
-    total = 0
+    builder = Builder("run")
     for call in calls:
-        for ids in call:
-            total += int(ids[: len(ids) // 2 * 2].view(np.uint64).sum())
-    return total
+        builder.add(call)
+    return builder
+
+
+def read_once(calls: Sequence[Call]) -> int:
+    """A sum of all of it: the fastest read that numpy has."""
+    arrays = (ids for call in calls for ids in (call.suffix, call.output) if ids is not None)
+    return sum(int(ids[: len(ids) // 2 * 2].view(np.uint64).sum()) for ids in arrays)
 
 
 def cpu_s(work: Callable[[], object]) -> float:
@@ -75,21 +66,21 @@ def measure(plan: Plan, scale: float, rounds: int) -> dict[str, Any]:
     before = resident_bytes()
     calls, size = make(plan.scaled(scale))
     read: list[float] = []
-    built: list[float] = []
+    tree: list[float] = []
     for _ in range(rounds):
         read.append(cpu_s(lambda: read_once(calls)))
-        built.append(cpu_s(lambda: tree_of(calls)))
-    tree = tree_of(calls)
+        tree.append(cpu_s(lambda: built(calls)))
+    peak = peak_bytes()
     return {
         "scale": scale,
         "calls": size.calls,
         "logged_tokens": size.logged,
         "new_tokens": size.new,
-        "tree_tokens": sum(run.size for run in tree.runs()),
+        "tree_tokens": sum(len(node.token_ids) for node in built(calls).tree().nodes),
         "read_s": read,
-        "tree_s": built,
+        "tree_s": tree,
         "before_bytes": before,
-        "peak_bytes": peak_bytes(),
+        "peak_bytes": peak,
     }
 
 
