@@ -90,7 +90,8 @@ def insert_canned_answer(world: World, agent: Agent) -> None:
 
 def side_call(world: World, agent: Agent, plan: Plan = PLAIN) -> None:
     """A title before the work or a commit message after it: no tools, and the answer goes nowhere."""
-    if agent.last is None:
+    if agent.last is None and not agent.depth and not world.titled:
+        world.titled = True
         asked = [system("you name conversations"), user(f"a title for: {text_of(agent.history[-1])}")]
     else:
         asked = [system("you write commit messages"), user(f"diff: {world.model.words(5)}")]

@@ -59,7 +59,7 @@ class _Writer:
         messages = self._addresses(request_bodies(row.messages, self.view.form))
         tools = self._addresses(tool_bodies(row.tools, self.view.form))
         call = Call(row.key, messages=messages, tools=tuple(tools))
-        call.request_digest = xxhash.xxh3_128_digest("".join([*messages, "", *tools]))
+        call.request_digest = xxhash.xxh3_128_digest(" ".join([*messages, "", *tools]).encode())
         _describe(call, row, self.view)
         if self.view.ids and row.has_ids:
             _fill_ids(call, row)

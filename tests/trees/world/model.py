@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.trees.world.messages import Message, assistant, tool_call
+from tests.trees.world.messages import Message, assistant, text_of, tool_call
 from tests.trees.world.template import Rendered, Template
 
 _COMMON = ("let", "me", "look", "at", "the", "parser")
@@ -59,6 +59,15 @@ class Model:
     def answer(self, text: str, calls: list[Message] | None = None) -> Message:
         reasons = self.reasons and (self.template.style.think_in_prompt or self.random.random() < 0.7)
         return assistant(text, calls or [], "think " + self.words(2) if reasons else "")
+
+    def cut(self, tokens: int) -> Reply:
+        """The first tokens of an answer, and what a client can make of them."""
+        whole = self.work()
+        reply = self.sample(whole, tokens=tokens)
+        words = whole.get("reasoning_content", "").split()
+        said = text_of(whole).split()[:tokens]
+        reply.message = assistant("", (), " ".join(words[:tokens])) if words else assistant(" ".join(said))
+        return reply
 
     def sample(self, message: Message, stop: bool = True, tokens: int | None = None) -> Reply:
         """The tokens of that answer, or only the first of them."""

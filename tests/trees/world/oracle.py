@@ -125,7 +125,8 @@ def _node(node: Node, links: dict[CallKey, Link], rows: dict[CallKey, Row]) -> l
     end = start + len(node.token_ids)
     if not (node.sampled and row.reply and start >= 0 and end <= len(row.reply.sampled.ids)):
         return [f"{node.call} did not sample node {node.node_id}"]
-    found = [] if link.untrained is None else [f"{node.call} has targets but is `{link.untrained}`"]
+    whole = link.targets == link.output_tokens or not row.continued
+    found = [f"{node.call} has targets but is `{link.untrained}`"] if link.untrained and whole else []
     if row.reply.sampled.ids[start:end] != node.token_ids.tolist():
         found.append(f"{node.call} sampled something else than node {node.node_id}")
     logprobs = np.array(row.reply.logprobs[start:end], np.float32)

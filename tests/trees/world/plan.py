@@ -23,6 +23,11 @@ class Plan(NamedTuple):
     delivered_again: bool = False
     """After the kept answer the proxy sends it again from memory."""
 
+    def without_twins(self) -> Plan:
+        """For a call that nothing goes on from: of two complete answers neither would be the kept one."""
+        tries = tuple(name for name in self.tries if name not in LOST)
+        return self._replace(tries=tries, resampled_after=False)
+
 
 PLAIN = Plan()
 

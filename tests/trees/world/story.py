@@ -62,6 +62,8 @@ class Stage:
         self._read_all()
         if story.killed:
             changes.give_up(self.world, self.world.main, "gone")
+        else:
+            self.world.turn(self.world.main, self.world.model.talk())
         return self.world
 
     def act(self, agent: Agent, action: Action) -> None:
@@ -92,7 +94,7 @@ class Stage:
             case "canned":
                 changes.insert_canned_answer(world, agent)
             case "side":
-                changes.side_call(world, agent, plan)
+                changes.side_call(world, agent, plan.without_twins())
             case _:
                 raise ValueError(action.kind)
 

@@ -8,7 +8,7 @@ from random import Random
 from gyre.treebuilder.trees import CallKey, Cause
 from tests.trees.world.agent import Agent
 from tests.trees.world.labels import Labels
-from tests.trees.world.messages import Message, assistant, text_of
+from tests.trees.world.messages import Message
 from tests.trees.world.model import Model
 from tests.trees.world.plan import Plan, spoil
 from tests.trees.world.row import Row
@@ -77,10 +77,7 @@ class Tries:
         row.outcome = _PARTIAL.get(name, "upstream_error")
         row.finish = None
         if name in _PARTIAL:
-            whole = self.model.work()
-            tokens = self.random.randint(0, 3)
-            row.reply = self.model.sample(whole, tokens=tokens)
-            row.reply.message = assistant(" ".join(text_of(whole).split()[:tokens]))
+            row.reply = self.model.cut(self.random.randint(0, 3))
 
     def _lose(self, name: str, key: CallKey, kept: CallKey, again: int) -> None:
         """A complete answer that the harness does not go on with."""

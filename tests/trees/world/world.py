@@ -52,6 +52,7 @@ class World:
         self.rows: list[Row] = []
         self.findings: list[str] = []
         """Last words of children that are done."""
+        self.titled = False
         self.contexts = 0
         tools = [tool(name) for name in ("read", "write", "delegate")]
         history = [system("you are an agent that works on code"), user(f"task {self.model.words(4)}")]
