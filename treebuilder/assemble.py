@@ -90,6 +90,7 @@ def _finish_links(made: ExecutionTree, tries: list[Try], targets: Targets, numbe
     for node in made.nodes:
         if node.target:
             by_call[node.call].targets += len(node.token_ids)
+            by_call[node.call].untrained = None
 
 
 def _show_breaks(links: list[Link], tries: list[Try], tree: PrefixTree) -> None:

@@ -67,9 +67,11 @@ def _retry_evidence(one: Try, turn: Turn, kept: Try) -> tuple[Confidence, Eviden
         return Confidence.PROVEN, Evidence("ids", "a further attempt of the same call")
     if call.outcome != "ok" or "late" in call.flags:
         return Confidence.PROVEN, Evidence("count", f"the same request; this try ended `{call.outcome}`")
-    if any(other.call.retry_count for other in turn.tries if other.index > one.index):
+    later = (other for other in turn.tries if other.index > one.index and other.call.key[:2] != call.key[:2])
+    after = next(later, None)
+    if after is not None and after.call.retry_count:
         return Confidence.STATED, Evidence("header", "the same request came again with a retry count")
-    if call.retry_count:
+    if one.index > kept.index and call.retry_count:
         return Confidence.STATED, Evidence("header", f"retry count {call.retry_count}")
     return Confidence.QUARANTINED, Evidence("messages", "the same request, both answered")
 

@@ -7,7 +7,6 @@ became part of the run. Tokens that two calls sampled at one place belong to one
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gyre.treebuilder.call import Call
@@ -106,12 +105,14 @@ def _continued(contexts: list[Context], tree: PrefixTree, reasons: dict[int, str
     for turn in (turn for context in contexts for turn in context.turns):
         one = turn.answered
         if one is not None and reasons.get(one.index, "").startswith("outcome_") and _flaw(one.call) is None:
-            runs |= _used_runs(one, turn.next, tree)
+            runs |= _used_runs(one, [later for later in turn.next if later.origin is one], tree)
     return runs
 
 
-def _used_runs(one: Try, later: Iterable[Turn], tree: PrefixTree) -> set[int]:
+def _used_runs(one: Try, later: list[Turn], tree: PrefixTree) -> set[int]:
     own = {id(run) for run in output_runs(one, tree)}
+    if any(turn.whole for turn in later):
+        return own
     used: set[int] = set()
     for turn in later:
         for following in turn.tries:

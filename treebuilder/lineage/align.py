@@ -12,6 +12,8 @@ from enum import IntEnum
 
 from gyre.proxy.canonical import Block, Kind
 
+_WORDS = 8
+"""Characters of a message that can be known again inside a longer one."""
 _REACH = 8
 """Blocks that may have been put in or taken out in one place."""
 
@@ -82,7 +84,9 @@ class _Walk:
 
     def run(self) -> bool:
         while self.i < len(self.old):
-            if not (self._equal() or self._changed() or self._inserted() or self._deleted()):
+            if not any(
+                step() for step in (self._equal, self._changed, self._grown, self._inserted, self._deleted)
+            ):
                 return False
         return True
 
@@ -94,15 +98,26 @@ class _Walk:
         return True
 
     def _changed(self) -> bool:
-        """A tool's result that was cleared, or another system prompt over the same history."""
+        """A cleared result, another system prompt, or text put around what a user's message said."""
         if self.j >= len(self.new):
             return False
         one, other = self.old[self.i], self.new[self.j]
-        known = one.ident if one.kind is Kind.RESULT else one.role == "system"
-        if not known or one.skeleton != other.skeleton:
+        if one.skeleton != other.skeleton or not _may_change(one, other):
             return False
         shorter = one.kind is Kind.RESULT and len(other.text) < len(one.text)
         self.cleared, self.altered = self.cleared + shorter, self.altered + (not shorter)
+        self.i, self.j = self.i + 1, self.j + 1
+        return True
+
+    def _grown(self) -> bool:
+        """A cut answer that was merged with what the model said when it went on."""
+        if not self.cut or self.j >= len(self.new):
+            return False
+        one, other = self.old[self.i], self.new[self.j]
+        if one.role != "assistant" or one.skeleton != other.skeleton or not _begins(one, other):
+            return False
+        self.assistant = True
+        self.altered += 1
         self.i, self.j = self.i + 1, self.j + 1
         return True
 
@@ -140,6 +155,12 @@ def same(one: Block, other: Block) -> bool:
     return both_said and one.text.strip() == other.text.strip()
 
 
+def _may_change(one: Block, other: Block) -> bool:
+    if one.kind is Kind.RESULT:
+        return bool(one.ident)
+    return one.role == "system" or (one.role == "user" and len(one.text) >= _WORDS and one.text in other.text)
+
+
 def _by_harness(block: Block) -> bool:
     """What a harness puts in: reminders, and a tool call it aborted with its result."""
     return block.role != "assistant" or (block.kind is Kind.CALL and block.text.endswith("\n{}"))
@@ -165,3 +186,14 @@ def _begins(block: Block, other: Block) -> bool:
         return False
     short, long = sorted((block.text.strip(), other.text.strip()), key=len)
     return bool(short) and long.startswith(short)
+
+
+def common_blocks(old: Sequence[Block], new: Sequence[Block]) -> int:
+    """How many leading blocks are equal; 0 when no assistant's is among them."""
+    count, assistant = 0, False
+    for one, other in zip(old, new, strict=False):
+        if not same(one, other):
+            break
+        count += 1
+        assistant = assistant or one.role == "assistant"
+    return count if assistant else 0

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from gyre.proxy.canonical import Kind
 from gyre.treebuilder.call import Call
 from gyre.treebuilder.lineage.align import Alignment, Answer
 from gyre.treebuilder.lineage.texts import Texts
 from gyre.treebuilder.lineage.turn import Try
-from gyre.treebuilder.prefix import PrefixTree, Run
-from gyre.treebuilder.trees import Cause, Evidence
+from gyre.treebuilder.prefix import Position, PrefixTree, Run
+from gyre.treebuilder.trees import Cause, Evidence, Ids
 
+_TAG = 3
+"""Ids of an opened think tag, which templates keep when they strip what followed."""
 _MARGIN = 64
 """Ids of a generation prompt (`assistant`, an opened think tag) that a re-rendering may lack."""
 
@@ -27,7 +31,7 @@ def break_of(
     one: Try, origin: Try, alignment: Alignment, tree: PrefixTree, texts: Texts, tries: list[Try]
 ) -> Break:
     """What kind of break lies between `origin` and `one`, which goes on from it by messages."""
-    offset, beyond = _where(one, origin, tree)
+    offset, beyond = _where(one, origin.output_end or origin.prompt_end, tree)
     if one.call.tools != origin.call.tools:
         return Break(Cause.TOOLS_CHANGED, Evidence("messages", "other tools, same messages"), offset)
     if alignment.cleared and not (alignment.inserted or alignment.deleted or alignment.altered):
@@ -39,27 +43,68 @@ def break_of(
         )
         return Break(Cause.REWRITTEN, Evidence("messages", detail), offset)
     if alignment.answer is Answer.ABSENT:
-        return Break(Cause.CONTINUATION, Evidence("messages", "goes on without the answer"), offset)
+        return _without_answer(one, origin, tree, texts, tries)
     if alignment.answer is not Answer.PRESENT:
         return Break(Cause.REWRITTEN, Evidence("messages", "the answer came back changed"), offset)
-    return _same_messages(offset, beyond, texts, tries)
+    return _same_messages(one, offset, beyond, texts, tries)
 
 
-def _same_messages(offset: int | None, beyond: list[Run], texts: Texts, tries: list[Try]) -> Break:
+def _without_answer(one: Try, origin: Try, tree: PrefixTree, texts: Texts, tries: list[Try]) -> Break:
+    """The prompt should part from `origin` where its answer began; if earlier, that is a break."""
+    offset, beyond = _where(one, origin.prompt_end, tree)
+    if any(run.sampled for run in beyond):
+        return _same_messages(one, offset, beyond, texts, tries)
+    return Break(Cause.CONTINUATION, Evidence("messages", "goes on without the answer"), offset)
+
+
+def _same_messages(one: Try, offset: int | None, beyond: list[Run], texts: Texts, tries: list[Try]) -> Break:
     given = 0
     for run in beyond:
-        if not run.sampled:
-            given += run.size
-        elif given > _MARGIN:
+        if run.sampled:
+            return _in_output(one, offset, _meant(tries[run.owner]), texts)
+        given += run.size
+        if given > _MARGIN:
             break
-        else:
-            call = tries[run.owner].call
-            if _reasoned(texts, call):
-                detail = f"the reasoning of call `{call.key.call_id}` is not in the prompt"
-                return Break(Cause.REASONING_STRIPPED, Evidence("messages", detail), offset)
-            detail = f"same text as call `{call.key.call_id}` sampled, other ids"
-            return Break(Cause.RETOKENIZED, Evidence("ids", detail), offset)
     return Break(Cause.REWRITTEN, Evidence("ids", "same messages, other ids in the given part"), offset)
+
+
+def _in_output(one: Try, offset: int | None, sampler: Try, texts: Texts) -> Break:
+    call = sampler.call
+    if _reasoned(texts, call) and _at_start(one, offset, sampler):
+        detail = f"the reasoning of call `{call.key.call_id}` is not in the prompt"
+        return Break(Cause.REASONING_STRIPPED, Evidence("messages", detail), offset)
+    detail = f"same text as call `{call.key.call_id}` sampled, other ids"
+    return Break(Cause.RETOKENIZED, Evidence("ids", detail), offset)
+
+
+def _meant(one: Try) -> Try:
+    """Of several tries that sampled the same beginning the one that counts."""
+    return one.turn.kept if one.turn is not None else one
+
+
+def _at_start(one: Try, offset: int | None, sampler: Try) -> bool:
+    """Whether the prompts part where the answer begins, or behind a think tag that is always there."""
+    if offset is None or sampler.prompt_end is None or one.prompt_end is None:
+        return True
+    after = offset - sampler.prompt_end.depth
+    if after <= 0:
+        return True
+    if after > _TAG or sampler.call.output is None:
+        return False
+    # Stripped text goes on with what was sampled later; other ids for the same text do not.
+    following = _from(one, offset, 2)
+    sampled = sampler.call.output[after + 1 :]
+    return len(following) == 2 and bool(
+        np.any((sampled[:-1] == following[0]) & (sampled[1:] == following[1]))
+    )
+
+
+def _from(one: Try, offset: int, count: int) -> Ids:
+    """The next ids of the prompt, as far as they lie in one run."""
+    run: Run | None = one.prompt_end.run if one.prompt_end is not None else None
+    while run is not None and run.depth > offset:
+        run = run.parent
+    return run.ids[offset - run.depth :][:count] if run is not None else np.zeros(0, np.int32)
 
 
 def _reasoned(texts: Texts, call: Call) -> bool:
@@ -67,9 +112,8 @@ def _reasoned(texts: Texts, call: Call) -> bool:
     return any(b.kind is Kind.REASONING or "</think>" in b.text for b in texts.answer(call))
 
 
-def _where(one: Try, origin: Try, tree: PrefixTree) -> tuple[int | None, list[Run]]:
-    """Where the prompt leaves what `origin` had, and the runs that `origin` had from there on."""
-    end = origin.output_end or origin.prompt_end
+def _where(one: Try, end: Position | None, tree: PrefixTree) -> tuple[int | None, list[Run]]:
+    """Where the prompt leaves the path to `end`, and the runs that this path has from there on."""
     if one.prompt_end is None or end is None:
         return None, []
     mine = {id(run) for run in tree.path(one.prompt_end)}

@@ -119,7 +119,8 @@ class Quotes:
         """Text of the root's messages that it does not have from the call it branches off."""
         blocks = self._messages(context)
         if context.root.origin is not None:
-            blocks = blocks[len(self._texts.messages(context.root.origin.call)) :]
+            before = self._texts.messages(context.root.origin.call)
+            blocks = blocks[len(before) :] if blocks[: len(before)] == before else blocks
         return [b for b in blocks if b.kind is Kind.TEXT and b.role not in ("system", "developer")]
 
     def _before(self, context: Context) -> Iterator[Try]:

@@ -37,17 +37,23 @@ class _Resolver:
         self._tries, self._texts, self._labels = tries, texts, labels
         self._quotes = Quotes(tries, texts)
         self._voices: dict[Voice, Context] = {}
+        self._tools = any(one.call.tools for one in tries)
 
     def by_evidence(self, context: Context) -> None:
-        first = self._voices.setdefault(context.voice, context) is context
+        bare = self._is_bare(context)
+        first = not (bare and self._has_other(context)) and context is self._voices.setdefault(
+            context.voice, context
+        )
         parent = self._labels.parent(context.voice) if first else None
         delegations = self._quotes.delegations(context)
         if parent is not None:
             self._delegate_as_stated(context, parent, delegations)
             return
-        summary = self._best_summary(context)
+        summary = None if bare else self._best_summary(context)
         delegation = self._best_delegation(context, delegations)
         if is_labelled(context.voice) and not first:
+            delegation = None
+        if bare and delegation is not None and not self._came_back(context, delegation):
             delegation = None
         cause = better(summary, delegation)
         if cause is Cause.COMPACTION and summary is not None:
@@ -58,6 +64,20 @@ class _Resolver:
             self._restart_from_kept(context, kept)
         else:
             self._swap_fork(context)
+
+    def _is_bare(self, context: Context) -> bool:
+        """Whether it has no tools while others have: it may be a side call."""
+        return self._tools and not any(turn.first.call.tools for turn in context.turns)
+
+    def _has_other(self, context: Context) -> bool:
+        """Whether its agent, by the labels, has a context with tools too."""
+        others = (c for c in self.contexts if c.turns and c.voice == context.voice and c is not context)
+        return is_labelled(context.voice) and any(not self._is_bare(c) for c in others)
+
+    def _came_back(self, context: Context, hit: Hit) -> bool:
+        """Whether a prompt was all of an argument, or its answer went to the agent that gave it."""
+        turn = hit.origin.turn
+        return hit.whole or (turn is not None and self._quotes.reported(context, turn.context))
 
     def by_labels(self) -> None:
         """Summary requests that no later context took up, where the harness calls them that."""
@@ -70,8 +90,7 @@ class _Resolver:
         """Contexts without evidence: side calls, the main agent, and what cannot be told."""
         left = [c for c in self.contexts if c.turns and not c.resolved]
         roots = [c for c in left if c.root.origin is None]
-        tools = any(c.root.first.call.tools for c in self.contexts if c.turns)
-        for context in [c for c in roots if tools and not any(t.first.call.tools for t in c.turns)]:
+        for context in [c for c in roots if self._is_bare(c)]:
             _settle(
                 context, Cause.SIDE, Evidence("messages", "no tools, and its answer enters no other context")
             )
@@ -97,9 +116,10 @@ class _Resolver:
         context.root.evidence.append(Evidence("header", detail))
 
     def _delegate(self, context: Context, hit: Hit, confidence: Confidence = Confidence.INFERRED) -> None:
-        forked = context.root.origin is not None and context.root.origin.turn is hit.origin.turn
         turn = hit.origin.turn
-        if turn is not None and not forked:
+        forked = context.root.origin is not None and context.root.origin.turn is turn
+        forked = forked or self._quotes.kept(context) is hit.origin
+        if turn is not None and (not forked or context.root.origin is None):
             context.root.origin = turn.kept if turn.kept.complete else hit.origin
         kind = "is" if hit.whole else "holds"
         detail = (
@@ -139,7 +159,7 @@ class _Resolver:
         if is_labelled(context.voice):
             hits = [hit for hit in hits if hit.origin.voice in (context.voice, (None, None))]
         own = [hit for hit in hits if hit.origin.turn is not None and not _is_sub(hit.origin.turn.context)]
-        return min(own or hits, key=lambda hit: hit.place, default=None)
+        return next(iter(own or hits), None)
 
     def _restart(self, context: Context, hit: Hit) -> None:
         summary = self._mark_summary(hit.origin)
@@ -168,22 +188,43 @@ class _Resolver:
             return turn
         if len(turn.context.turns) > 1:
             split(turn, self.contexts)
+        if turn.step == "restart":
+            # It quotes a summary because it renders a history that began from one.
+            turn.origin, turn.evidence = None, []
         before = turn.origin
         if turn.step == "response_absent" and before is not None and before.turn is not None:
             # It left out an answer: the history it summarises ends one answer earlier.
-            before = before.turn.origin or before
+            earlier = before.turn.origin
+            if (
+                earlier is not None
+                and earlier.turn is not None
+                and earlier.turn.context is before.turn.context
+            ):
+                before = earlier
         turn.family = "suffix_prompt" if before is not None else "rendered_transcript"
         turn.answered = one
         if before is None:
-            known = [c for c in self.contexts if c is not turn.context]
-            rendered = self._quotes.rendered(one, known)
-            before = rendered.tip.kept if rendered is not None else None
+            before = self._rendered(one, turn)
         turn.origin = before
         detail = "its answer begins a later context"
         turn.confidence = Confidence.INFERRED
         _settle(turn.context, Cause.COMPACTION, Evidence("text", detail))
         turn.step = "summary"
         return turn
+
+    def _rendered(self, summary: Try, turn: Turn) -> Try | None:
+        """The last call of the history that a summary request renders as text."""
+        known = [c for c in self.contexts if c is not turn.context and c.turns]
+        if is_labelled(summary.voice):
+            known = [c for c in known if c.voice in (summary.voice, (None, None))]
+        found = self._quotes.rendered(summary, known)
+        while found is not None:
+            after = (c for c in known if c.root.cause is Cause.EDIT and c.root.first.index < summary.index)
+            edited = next((c for c in after if _before(c) is found), None)
+            if edited is None:
+                return [t for t in found.turns if t.first.index < summary.index][-1].kept
+            found = edited
+        return None
 
     def _swap_fork(self, context: Context) -> None:
         """Of two prompts that go on from one answer, the earlier may be the fork it asked for."""
@@ -194,10 +235,10 @@ class _Resolver:
             fork = split(rival, self.contexts)
             hit = next((h for h in self._quotes.delegations(fork) if h.origin.turn is origin.turn), None)
             if hit is not None:
-                _merge(context, origin.turn)
+                _merge(context, origin.turn, rival)
                 self._delegate(fork, hit)
                 return
-            _merge(fork, origin.turn)
+            _merge(fork, origin.turn, rival)
 
     def _leave_open(self, context: Context) -> None:
         root = context.root
@@ -238,12 +279,11 @@ def _main(contexts: list[Context]) -> Context | None:
     return min(contexts, key=order, default=None)
 
 
-def _merge(context: Context, before: Turn) -> None:
-    """Put a context's turns behind `before`, whose context they go on with."""
+def _merge(context: Context, before: Turn, like: Turn) -> None:
+    """Put a context's turns behind `before`; its root leaves the ids of `before` as `like` does."""
     root = context.root
-    root.cause, root.confidence, root.step = Cause.CONTINUATION, Confidence.PROVEN, None
-    if not root.evidence:
-        root.evidence.append(Evidence("ids", "begins with all of its origin's ids"))
+    root.cause, root.confidence, root.step = like.cause, like.confidence, like.step
+    root.evidence, root.break_offset, root.whole = list(like.evidence), like.break_offset, like.whole
     for turn in context.turns:
         turn.context = before.context
     before.context.turns.extend(context.turns)
@@ -264,6 +304,12 @@ def _is_sub(context: Context) -> bool:
             return False
         context = root.origin.turn.context
     return False
+
+
+def _before(context: Context) -> Context | None:
+    """The context that this one branches off."""
+    origin = context.root.origin
+    return origin.turn.context if origin is not None and origin.turn is not None else None
 
 
 def _may_be_summary(one: Try, context: Context) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gyre.treebuilder.lineage.align import Alignment, Answer, align
+from gyre.proxy.canonical import Block, Kind
+from gyre.treebuilder.lineage.align import Alignment, Answer, align, common_blocks
 from gyre.treebuilder.lineage.breaks import break_of
 from gyre.treebuilder.lineage.texts import Texts
 from gyre.treebuilder.lineage.turn import Context, Try, Turn, Voice
@@ -40,11 +41,6 @@ def split(turn: Turn, contexts: list[Context]) -> Context:
     del old.turns[at:]
     for moved in new.turns:
         moved.context = new
-    if turn.origin is not None and turn.origin.turn is not None:
-        before = turn.origin.turn
-        heirs = [other for other in before.next if other is not turn and other.context is old]
-        if before.answered is turn.origin and not heirs:
-            before.answered = None
     contexts.append(new)
     return new
 
@@ -124,15 +120,20 @@ class _Tracer:
         if before is not None and _may_be_one(before.voice, one.voice) and _is_free(before):
             return self._continue(one, before)
         found = self._aligned(one)
-        if found is not None:
+        if found is not None and found[1].clean:
             return self._go_on(one, *found)
-        return self._begin(one, before)
+        shared, branch = self._branch_point(one)
+        if found is not None and (branch is None or branch.turn is None or self._fits(one, found[0], shared)):
+            return self._go_on(one, *found)
+        return self._begin(
+            one, before if branch is None or (before and before.index > branch.index) else branch
+        )
 
     def _predecessor(self, one: Try) -> Try | None:
         """The try whose prompt and whole output this prompt begins with; the longest such."""
         run: Run | None = one.prompt_end.run if one.prompt_end is not None else None
         while run is not None:
-            ended = self._outputs.get(id(run))
+            ended = [other for other in self._outputs.get(id(run), ()) if _counts(other)]
             if ended:
                 return next((o for o in reversed(ended) if o.voice == one.voice), ended[-1])
             run = run.parent
@@ -141,9 +142,9 @@ class _Tracer:
     def _continue(self, one: Try, before: Try) -> Turn:
         """`one` goes on from `before` id by id."""
         assert before.turn is not None
-        for rival in list(before.turn.next):
+        for rival in _heirs(before.turn):
             split(rival, self.contexts)
-        turn = Turn([one], before.turn.context, Cause.CONTINUATION, Confidence.PROVEN)
+        turn = Turn([one], before.turn.context, Cause.CONTINUATION, Confidence.PROVEN, whole=True)
         ids = before.output_end.depth if before.output_end is not None else 0
         turn.evidence.append(Evidence("ids", f"begins with all {ids} ids of `{before.call.key.call_id}`"))
         return self._append(turn, before)
@@ -162,10 +163,10 @@ class _Tracer:
         assert before.turn is not None
         found = break_of(one, before, alignment, self._tree, self._texts, self._tries)
         turn = Turn([one], before.turn.context, found.cause, evidence=[found.evidence])
-        turn.break_offset = found.offset
-        if found.cause is Cause.CONTINUATION:
-            turn.step = "response_absent" if alignment.answer is Answer.ABSENT else None
-        for rival in [other for other in before.turn.next if other.weak]:
+        turn.break_offset, turn.whole = found.offset, alignment.answer is Answer.PRESENT
+        if found.cause is not Cause.EDIT and alignment.answer is Answer.ABSENT:
+            turn.step = "response_absent"
+        for rival in [other for other in _heirs(before.turn) if other.weak]:
             split(rival, self.contexts)
         if found.cause is Cause.EDIT:
             turn.context = Context(len(self.contexts), resolved=True)
@@ -199,11 +200,43 @@ class _Tracer:
                 return found
         return None
 
-    def _candidates(self, one: Try) -> Iterator[Context]:
+    def _fits(self, one: Try, before: Try, shared: int) -> bool:
+        """Whether no other context has more of the messages than that of `before`."""
+        assert before.turn is not None
+        return self._shared(one, before.turn.context.tip) >= shared
+
+    def _branch_point(self, one: Try) -> tuple[int, Try | None]:
+        """The last call whose messages and answer this list begins with, and how many blocks it shares."""
+        best: tuple[int, Context | None] = (0, None)
+        if one.call.messages or one.call.messages_shared:
+            for context in self._candidates(one, any_voice=True):
+                shared = self._shared(one, context.tip)
+                if shared > best[0]:
+                    best = shared, context
+        shared, found = best
+        while found is not None:
+            for turn in reversed(found.turns):
+                if self._length(turn) <= shared:
+                    return shared, turn.kept
+            origin = found.root.origin
+            found = origin.turn.context if origin is not None and origin.turn is not None else None
+        return shared, None
+
+    def _shared(self, one: Try, tip: Turn) -> int:
+        old = [*self._texts.messages(tip.first.call), *self._spoken(tip)]
+        return common_blocks(old, self._texts.messages(one.call))
+
+    def _length(self, turn: Turn) -> int:
+        return len(self._texts.messages(turn.first.call)) + len(self._spoken(turn))
+
+    def _spoken(self, turn: Turn) -> list[Block]:
+        return [block for block in self._texts.answer(turn.kept.call) if block.kind is not Kind.REASONING]
+
+    def _candidates(self, one: Try, *, any_voice: bool = False) -> Iterator[Context]:
         """Contexts that the same agent may speak in, the latest first."""
         seen = 0
         for context in sorted(self.contexts, key=_last_index, reverse=True):
-            if context.turns and _may_be_one(context.tip.first.voice, one.voice):
+            if context.turns and (any_voice or _may_be_one(context.tip.first.voice, one.voice)):
                 seen += 1
                 yield context
             if seen == _RECENT:
@@ -225,9 +258,19 @@ class _Tracer:
         return best
 
 
+def _counts(one: Try) -> bool:
+    """A few ids of a cut answer begin many prompts: of a turn with a complete try only that counts."""
+    return one.complete or one.turn is None or not any(other.complete for other in one.turn.tries)
+
+
 def _is_free(one: Try) -> bool:
     """Whether nothing with a good claim goes on from it yet."""
-    return one.turn is not None and all(other.weak for other in one.turn.next)
+    return one.turn is not None and all(other.weak for other in _heirs(one.turn))
+
+
+def _heirs(turn: Turn) -> list[Turn]:
+    """Turns of the same context that go on from this one."""
+    return [other for other in turn.next if other.context is turn.context]
 
 
 def _last_index(context: Context) -> int:

@@ -55,6 +55,8 @@ class Turn:
     """The try it goes on from."""
     answered: Try | None = None
     """The try whose answer a later turn went on from."""
+    whole: bool = False
+    """Its prompt has the whole answer of `origin`."""
     break_offset: int | None = None
     next: list[Turn] = field(default_factory=list)
     """Turns whose `origin` is a try of this one."""
