@@ -55,6 +55,9 @@ def export_atif(
         while batch := list(islice(pairs, BATCH)):
             recorded = _read(log or trees.log, {summary.execution_id for summary, _ in batch})
             for summary, tree in batch:
+                if not any(link.cause is not Cause.RETRY for link in tree.links):
+                    report.left_out["no_calls"] = report.left_out.get("no_calls", 0) + 1
+                    continue
                 text = orjson.dumps(document_of(summary, tree, recorded), option=orjson.OPT_INDENT_2)
                 (temporary / _name(summary)).write_bytes(text)
                 report.executions += 1
@@ -88,15 +91,14 @@ def document_of(summary: ExecutionSummary, tree: ExecutionTree, recorded: Record
     documents: dict[int, Document] = {}
     steps_of: dict[CallKey, dict[str, Any]] = {}
     for head, contexts in threads.items():
-        documents[head] = _document(contexts, recorded, tries, steps_of)
+        name = summary.execution_id if head == root else f"context-{head}"
+        documents[head] = _document(name, contexts, recorded, tries, steps_of)
     for head, document in documents.items():
         if head != root:
-            document["trajectory_id"] = f"context-{head}"
             _refer(threads[head][0][0], document["trajectory_id"], recorded, steps_of)
     main = documents.pop(root)
     more = {"subagent_trajectories": list(documents.values())} if documents else {}
-    told = {"session_id": summary.execution_id, "trajectory_id": summary.execution_id}
-    return main | told | {"extra": _about(summary)} | more
+    return {"session_id": summary.execution_id} | main | {"extra": _about(summary)} | more
 
 
 def _threads(links: list[Link]) -> dict[int, list[list[Link]]]:
@@ -147,6 +149,7 @@ def _root(threads: dict[int, list[list[Link]]]) -> int:
 
 
 def _document(
+    name: str,
     contexts: list[list[Link]],
     recorded: Recorded,
     tries: dict[CallKey, list[CallKey]],
@@ -169,6 +172,7 @@ def _document(
     first = contexts[0][0]
     return {
         "schema_version": VERSION,
+        "trajectory_id": name,
         "agent": recorded.agent(first.call),
         "steps": steps.steps,
         "final_metrics": _totals(steps.steps),
@@ -178,7 +182,7 @@ def _document(
 
 def _takes_all(first: Link) -> bool:
     """Whether the context begins with another one's whole history and one message more."""
-    return first.step == "forked" or first.family == "suffix_prompt"
+    return first.step == "forked" or (first.step == "summary" and first.family == "suffix_prompt")
 
 
 def _refer(

@@ -21,6 +21,8 @@ from gyre.treebuilder.export.rows import Place, Row, lacks_logprobs, places, row
 from gyre.treebuilder.export.source import ExportReport, Format, Source
 from gyre.treebuilder.score import AttemptKey
 
+__all__ = ["ExportReport", "Format", "export_trees"]
+
 Progress = Callable[[int, int], None]
 """Called with executions done and executions in all."""
 PLAIN = (Format.JSONL, Format.PARQUET)
