@@ -81,7 +81,7 @@ class Builder:
         if not exact:
             tree = textual_tree(tries, self._texts)
         labels = Labels(tries)
-        contexts = resolve(trace(tries, tree, self._texts), tries, self._texts, labels)
+        contexts = resolve(trace(tries, tree, self._texts), tries, tree, self._texts, labels)
         links = make_links(contexts, tries, roles_of(contexts))
         disagreements = hold_against(links.links, tries, labels)
         targets = find_targets(tries, contexts, links.open_tries, tree, exact)

@@ -23,7 +23,7 @@ def hold_against(links: list[Link], tries: list[Try], labels: Labels) -> list[Di
     seen: set[Voice] = set()
     found: list[Disagreement] = []
     for one, link in zip(tries, links, strict=True):
-        if is_labelled(one.voice):
+        if is_labelled(one.voice) and link.cause is not Cause.SIDE:
             link.header_cause = _stated(one, labels, first=one.voice not in seen)
             seen.add(one.voice)
             origin = _origin(one)

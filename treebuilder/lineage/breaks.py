@@ -16,6 +16,7 @@ from gyre.treebuilder.trees import Cause, Evidence, Ids
 
 _TAG = 3
 """Ids of an opened think tag, which templates keep when they strip what followed."""
+_SEEN_AGAIN, _RUNS = 4, 16
 _MARGIN = 64
 """Ids of a generation prompt (`assistant`, an opened think tag) that a re-rendering may lack."""
 
@@ -46,18 +47,23 @@ def break_of(
         return _without_answer(one, origin, tree, texts, tries)
     if alignment.answer is not Answer.PRESENT:
         return Break(Cause.REWRITTEN, Evidence("messages", "the answer came back changed"), offset)
-    return _same_messages(one, offset, beyond, texts, tries)
+    return _same_messages(one, origin, offset, beyond, texts, tries)
 
 
 def _without_answer(one: Try, origin: Try, tree: PrefixTree, texts: Texts, tries: list[Try]) -> Break:
     """The prompt should part from `origin` where its answer began; if earlier, that is a break."""
     offset, beyond = _where(one, origin.prompt_end, tree)
     if any(run.sampled for run in beyond):
-        return _same_messages(one, offset, beyond, texts, tries)
+        return _same_messages(one, origin, offset, beyond, texts, tries)
     return Break(Cause.CONTINUATION, Evidence("messages", "goes on without the answer"), offset)
 
 
-def _same_messages(one: Try, offset: int | None, beyond: list[Run], texts: Texts, tries: list[Try]) -> Break:
+def _same_messages(
+    one: Try, origin: Try, offset: int | None, beyond: list[Run], texts: Texts, tries: list[Try]
+) -> Break:
+    if beyond and not beyond[0].sampled and _is_shorter(one, origin, offset, beyond, texts):
+        detail = "a piece of the history is left out, and answers in it have reasoning"
+        return Break(Cause.REASONING_STRIPPED, Evidence("ids", detail), offset)
     given = 0
     for run in beyond:
         if run.sampled:
@@ -66,6 +72,24 @@ def _same_messages(one: Try, offset: int | None, beyond: list[Run], texts: Texts
         if given > _MARGIN:
             break
     return Break(Cause.REWRITTEN, Evidence("ids", "same messages, other ids in the given part"), offset)
+
+
+def _is_shorter(one: Try, origin: Try, offset: int | None, beyond: list[Run], texts: Texts) -> bool:
+    """Whether the given part goes on further down: answers that stand there may lose their reasoning too."""
+    turns = origin.turn.context.turns if origin.turn is not None else []
+    if offset is None or not any(_reasoned(texts, turn.kept.call) for turn in turns):
+        return False
+    following = _from(one, offset, _SEEN_AGAIN)
+    old = np.concatenate([run.ids for run in beyond[:_RUNS]])
+    return len(following) > 0 and _found_in(following, old[1:])
+
+
+def _found_in(few: Ids, many: Ids) -> bool:
+    """Whether `few` stand one after another anywhere in `many`."""
+    if len(many) < len(few):
+        return False
+    windows = np.lib.stride_tricks.sliding_window_view(many, len(few))
+    return bool((windows == few).all(axis=1).any())
 
 
 def _in_output(one: Try, offset: int | None, sampler: Try, texts: Texts) -> Break:

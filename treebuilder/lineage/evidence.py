@@ -93,20 +93,28 @@ class Quotes:
         )
 
     def rendered(self, summary: Try, contexts: list[Context]) -> Context | None:
-        """The context whose first prompt stands earliest in a summary request that renders a history."""
+        """The context that a summary request renders as text.
+
+        Of those whose latest message stands in it, the one whose first prompt stands earliest.
+        """
         text = "\n".join(b.text for b in self._texts.messages(summary.call) if b.role == "user")
-        best: tuple[int, int, Context] | None = None
-        for context in contexts:
-            if (
-                context.turns
-                and context.root.first.index < summary.index
-                and summary.turn not in context.turns
-            ):
-                for block in self._own_texts(context):
-                    at = text.find(block.text.strip()) if block.role == "user" and block.text.strip() else -1
-                    if at >= 0 and (best is None or (at, -context.tip.first.index) < best[:2]):
-                        best = at, -context.tip.first.index, context
-        return best[2] if best else None
+        places = [(self._place(context, text), context) for context in contexts]
+        found = [(place, context) for place, context in places if place is not None]
+        ends = [(p, c) for p, c in found if self._latest(c, summary) in text]
+        best = min(ends or found, key=lambda pair: (pair[0], -pair[1].tip.first.index), default=None)
+        return best[1] if best else None
+
+    def _place(self, context: Context, text: str) -> int | None:
+        """Where the first prompt of `context` stands in `text`."""
+        prompts = [b.text.strip() for b in self._own_texts(context) if b.role == "user"]
+        places = [text.find(prompt) for prompt in prompts if prompt]
+        return min((place for place in places if place >= 0), default=None)
+
+    def _latest(self, context: Context, summary: Try) -> str:
+        """The last message that the agent had before it asked for a summary."""
+        before = [turn for turn in context.turns if turn.first.index < summary.index]
+        blocks = self._texts.messages(before[-1].first.call) if before else []
+        return blocks[-1].text.strip() if blocks else ""
 
     def _messages(self, context: Context) -> list[Block]:
         return self._texts.messages(context.root.first.call)

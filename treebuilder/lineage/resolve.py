@@ -6,20 +6,25 @@ last what is left over: side calls, the main agent, and what stays open.
 
 from __future__ import annotations
 
+from gyre.treebuilder.lineage.align import Alignment, Answer
+from gyre.treebuilder.lineage.breaks import break_of
 from gyre.treebuilder.lineage.evidence import Hit, Quotes, better
 from gyre.treebuilder.lineage.labels import Labels, is_labelled
 from gyre.treebuilder.lineage.texts import Texts
 from gyre.treebuilder.lineage.trace import split
-from gyre.treebuilder.lineage.turn import Context, Try, Turn, Voice
+from gyre.treebuilder.lineage.turn import Context, Try, Turn, Voice, begins_with
+from gyre.treebuilder.prefix import PrefixTree
 from gyre.treebuilder.trees import Cause, Confidence, Evidence
 
 
-def resolve(contexts: list[Context], tries: list[Try], texts: Texts, labels: Labels) -> list[Context]:
+def resolve(
+    contexts: list[Context], tries: list[Try], tree: PrefixTree, texts: Texts, labels: Labels
+) -> list[Context]:
     """Give the root of every context its cause; contexts are split where a summary request ends one.
 
     Returns the contexts, numbered in the order in which they began.
     """
-    work = _Resolver(contexts, tries, texts, labels)
+    work = _Resolver(contexts, tries, tree, texts, labels)
     for context in list(contexts):
         if not context.resolved:
             work.by_evidence(context)
@@ -32,9 +37,11 @@ def resolve(contexts: list[Context], tries: list[Try], texts: Texts, labels: Lab
 
 
 class _Resolver:
-    def __init__(self, contexts: list[Context], tries: list[Try], texts: Texts, labels: Labels) -> None:
+    def __init__(
+        self, contexts: list[Context], tries: list[Try], tree: PrefixTree, texts: Texts, labels: Labels
+    ) -> None:
         self.contexts = contexts
-        self._tries, self._texts, self._labels = tries, texts, labels
+        self._tries, self._tree, self._texts, self._labels = tries, tree, texts, labels
         self._quotes = Quotes(tries, texts)
         self._voices: dict[Voice, Context] = {}
         self._tools = any(one.call.tools for one in tries)
@@ -119,7 +126,7 @@ class _Resolver:
         turn = hit.origin.turn
         forked = context.root.origin is not None and context.root.origin.turn is turn
         forked = forked or self._quotes.kept(context) is hit.origin
-        if turn is not None and (not forked or context.root.origin is None):
+        if turn is not None and (context.root.origin is None or context.root.origin.turn is not turn):
             context.root.origin = turn.kept if turn.kept.complete else hit.origin
         kind = "is" if hit.whole else "holds"
         detail = (
@@ -214,7 +221,8 @@ class _Resolver:
 
     def _rendered(self, summary: Try, turn: Turn) -> Try | None:
         """The last call of the history that a summary request renders as text."""
-        known = [c for c in self.contexts if c is not turn.context and c.turns]
+        known = [c for c in self.contexts if c is not turn.context and c.turns and not self._is_bare(c)]
+        known = [c for c in known if c.root.step != "summary" and c.root.first.index < summary.index]
         if is_labelled(summary.voice):
             known = [c for c in known if c.voice in (summary.voice, (None, None))]
         found = self._quotes.rendered(summary, known)
@@ -235,10 +243,22 @@ class _Resolver:
             fork = split(rival, self.contexts)
             hit = next((h for h in self._quotes.delegations(fork) if h.origin.turn is origin.turn), None)
             if hit is not None:
-                _merge(context, origin.turn, rival)
+                self._go_on(context.root, origin)
+                _merge(context, origin.turn)
                 self._delegate(fork, hit)
                 return
-            _merge(fork, origin.turn, rival)
+            _merge(fork, origin.turn)
+
+    def _go_on(self, turn: Turn, origin: Try) -> None:
+        """`turn` turns out to be the next of its origin's context."""
+        turn.whole = True
+        if begins_with(turn.first, origin):
+            turn.cause, turn.confidence = Cause.CONTINUATION, Confidence.PROVEN
+            turn.evidence.append(Evidence("ids", f"begins with all ids of `{origin.call.key.call_id}`"))
+            return
+        found = break_of(turn.first, origin, Alignment(Answer.PRESENT), self._tree, self._texts, self._tries)
+        turn.cause, turn.break_offset = found.cause, found.offset
+        turn.evidence.append(found.evidence)
 
     def _leave_open(self, context: Context) -> None:
         root = context.root
@@ -279,15 +299,12 @@ def _main(contexts: list[Context]) -> Context | None:
     return min(contexts, key=order, default=None)
 
 
-def _merge(context: Context, before: Turn, like: Turn) -> None:
-    """Put a context's turns behind `before`; its root leaves the ids of `before` as `like` does."""
-    root = context.root
-    root.cause, root.confidence, root.step = like.cause, like.confidence, like.step
-    root.evidence, root.break_offset, root.whole = list(like.evidence), like.break_offset, like.whole
+def _merge(context: Context, before: Turn) -> None:
+    """Put a context's turns behind `before`."""
     for turn in context.turns:
         turn.context = before.context
     before.context.turns.extend(context.turns)
-    before.answered = root.origin
+    before.answered = context.root.origin
     context.turns = []
     context.resolved = True
 

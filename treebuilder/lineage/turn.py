@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gyre.treebuilder.call import Call
-from gyre.treebuilder.prefix import Position
+from gyre.treebuilder.prefix import Position, Run
 from gyre.treebuilder.trees import Cause, Confidence, Evidence
 
 Voice = tuple[str | None, str | None]
@@ -101,3 +101,13 @@ class Context:
     @property
     def voice(self) -> Voice:
         return self.root.first.voice
+
+
+def begins_with(one: Try, other: Try) -> bool:
+    """Whether the prompt of `one` begins with prompt and output of `other`, id by id."""
+    if one.prompt_end is None or other.output_end is None:
+        return False
+    run: Run | None = one.prompt_end.run
+    while run is not None and run.depth >= other.output_end.depth:
+        run = run.parent
+    return run is other.output_end.run
