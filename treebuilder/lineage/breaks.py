@@ -67,7 +67,7 @@ def _same_messages(
     given = 0
     for run in beyond:
         if run.sampled:
-            return _in_output(one, offset, _meant(tries[run.owner]), texts)
+            return _in_output(one, offset, _meant(tries[run.owner], origin), texts)
         given += run.size
         if given > _MARGIN:
             break
@@ -101,9 +101,11 @@ def _in_output(one: Try, offset: int | None, sampler: Try, texts: Texts) -> Brea
     return Break(Cause.RETOKENIZED, Evidence("ids", detail), offset)
 
 
-def _meant(one: Try) -> Try:
+def _meant(one: Try, origin: Try) -> Try:
     """Of several tries that sampled the same beginning the one that counts."""
-    return one.turn.kept if one.turn is not None else one
+    if one.turn is None:
+        return one
+    return origin if one.turn is origin.turn else one.turn.kept
 
 
 def _at_start(one: Try, offset: int | None, sampler: Try) -> bool:
