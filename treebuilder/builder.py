@@ -46,7 +46,7 @@ class Builder:
         self.execution_attempt = execution_attempt
         self._tree = PrefixTree()
         self._ends = Ends()
-        self._texts = Texts(bodies or {})
+        self._texts = Texts({} if bodies is None else bodies)
         self._tries: list[Try] = []
         self._known: dict[CallKey, Try] = {}
         self._hashers: dict[CallKey, xxhash.xxh3_128] = {}

@@ -97,5 +97,5 @@ def _base(
         link.origin_context_id = origin.turn.context.number
     link.shared_tokens = one.shared
     link.prompt_tokens = one.prompt_end.depth if one.prompt_end is not None else 0
-    link.output_tokens = len(one.call.output) if one.call.output is not None else 0
+    link.output_tokens = one.sampled
     return link

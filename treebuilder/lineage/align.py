@@ -6,7 +6,7 @@ that clears tool results, merges its recovery into one message or puts a reminde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -188,7 +188,7 @@ def _begins(block: Block, other: Block) -> bool:
     return bool(short) and long.startswith(short)
 
 
-def common_blocks(old: Sequence[Block], new: Sequence[Block]) -> int:
+def common_blocks(old: Iterable[Block], new: Iterable[Block]) -> int:
     """How many leading blocks are equal; 0 when no assistant's is among them."""
     count, assistant = 0, False
     for one, other in zip(old, new, strict=False):

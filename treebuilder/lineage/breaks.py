@@ -47,6 +47,8 @@ def break_of(
         return _without_answer(one, origin, tree, texts, tries)
     if alignment.answer is not Answer.PRESENT:
         return Break(Cause.REWRITTEN, Evidence("messages", "the answer came back changed"), offset)
+    if offset is None:
+        return Break(Cause.CONTINUATION, Evidence("messages", "the same messages and the answer"))
     return _same_messages(one, origin, offset, beyond, texts, tries)
 
 

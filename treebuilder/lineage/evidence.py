@@ -41,6 +41,7 @@ class Hit:
 class Quotes:
     def __init__(self, tries: list[Try], texts: Texts) -> None:
         self._tries, self._texts = tries, texts
+        self._pieces: dict[int, list[str]] = {}
         self._arguments: list[tuple[Try, list[str]]] | None = None
         self._calls: dict[tuple[str, str], Try] | None = None
 
@@ -49,12 +50,18 @@ class Quotes:
         texts = [block.text for block in self._early(context)]
         hits: list[Hit] = []
         for one in self._before(context):
-            hit = _found(one, _pieces(self._texts.said(one.call)), texts)
+            hit = _found(one, self._pieces_of(one), texts)
             if hit is not None:
                 hits.append(hit)
                 if len(hits) == _HITS:
                     break
         return hits
+
+    def _pieces_of(self, one: Try) -> list[str]:
+        known = self._pieces.get(one.index)
+        if known is None:
+            known = self._pieces[one.index] = _pieces(self._texts.said(one.call))
+        return known
 
     def delegations(self, context: Context) -> list[Hit]:
         """Calls with an argument that is the prompt of `context`: of the best kind only, the newest first."""
@@ -176,12 +183,12 @@ def _pieces(said: str) -> list[str]:
 def _found(one: Try, pieces: list[str], texts: list[str]) -> Hit | None:
     for piece in pieces:
         for place, text in enumerate(texts):
-            if piece in text:
+            if len(piece) <= len(text) and piece in text:
                 return Hit(one, len(piece), place)
     return None
 
 
 def _is_part(argument: str, prompt: str) -> bool:
-    if len(argument) < _SHORTEST_PART or argument not in prompt:
+    if not _SHORTEST_PART <= len(argument) <= len(prompt):
         return False
-    return len(argument) >= _COVERAGE * len(prompt) or prompt.endswith(argument)
+    return argument in prompt if len(argument) >= _COVERAGE * len(prompt) else prompt.endswith(argument)

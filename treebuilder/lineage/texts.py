@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gyre.proxy.canonical import Block, Kind, blocks_of, response_blocks
 from gyre.treebuilder.call import Call
@@ -43,12 +43,18 @@ class Texts:
         known = self._blocks.get(address)
         if known is None:
             body = self._bodies.get(address)
-            found = [] if body is None else blocks_of(body)
+            # A message that is not to be had is like itself and nothing else.
+            found = [Block("", Kind.OTHER, "", address)] if body is None else blocks_of(body)
             known = self._blocks[address] = [block for block in found if block.kind is not Kind.REASONING]
         return known
 
     def all_of(self, addresses: list[str]) -> list[Block]:
         return [block for address in addresses for block in self.of(address)]
+
+    def each_of(self, addresses: list[str]) -> Iterator[Block]:
+        """The same, read as far as somebody looks."""
+        for address in addresses:
+            yield from self.of(address)
 
     def messages(self, call: Call) -> list[Block]:
         return self.all_of(self.addresses(call))

@@ -8,6 +8,7 @@ the evidence may come later: see `resolve`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from gyre.proxy.canonical import Block, Kind
 from gyre.treebuilder.lineage.align import Alignment, Answer, align, common_blocks
@@ -53,8 +54,8 @@ class _Tracer:
         """Tries by the run in which their output ends."""
         self._prompts: dict[tuple[int, int], list[Turn]] = {}
         self._bodies: dict[bytes, Turn] = {}
-        self._lists: dict[tuple[str, ...], Turn] = {}
-        self._by_lists = any(one.prompt_end is None for one in tries)
+        self._bare = any(one.prompt_end is None for one in tries)
+        """Some calls have no ids: what they asked for is known by their messages alone."""
 
     def place(self, one: Try) -> None:
         turn = self._same_request(one)
@@ -76,11 +77,6 @@ class _Tracer:
             self._outputs.setdefault(id(one.output_end.run), []).append(one)
         if one.call.request_digest:
             self._bodies.setdefault(one.call.request_digest, turn)
-        if self._by_lists and one.call.messages:
-            self._lists[self._list_of(one)] = turn
-
-    def _list_of(self, one: Try) -> tuple[str, ...]:
-        return (*self._texts.addresses(one.call), *one.call.tools)
 
     def _same_request(self, one: Try) -> Turn | None:
         if one.prompt_end is not None:
@@ -88,12 +84,24 @@ class _Tracer:
                 if _may_be_one(known.first.voice, one.voice):
                     return known
         turn = self._bodies.get(one.call.request_digest) if one.call.request_digest else None
-        if turn is None and self._by_lists and one.call.messages:
-            turn = self._lists.get(self._list_of(one))
+        if turn is None and self._bare:
+            turn = self._alike(one)
         if turn is None or not _may_be_one(turn.first.voice, one.voice):
             return None
         known_by_ids = one.prompt_end is not None and any(t.prompt_end is not None for t in turn.tries)
         return None if known_by_ids else turn
+
+    def _alike(self, one: Try) -> Turn | None:
+        """The last turn of a context that asks for the same, message by message."""
+        addresses = self._texts.addresses(one.call)
+        for context in self._candidates(one) if addresses else ():
+            other = context.tip.first.call
+            theirs = self._texts.addresses(other)
+            if other.tools == one.call.tools and len(theirs) == len(addresses):
+                pairs = zip(theirs, addresses, strict=True)
+                if all(a == b or self._texts.of(a) == self._texts.of(b) for a, b in pairs):
+                    return context.tip
+        return None
 
     def _placed_by_ids(self, one: Try, turn: Turn) -> Turn:
         """A try with ids joins those that failed before there were any: ids decide where the turn belongs."""
@@ -223,8 +231,10 @@ class _Tracer:
         return shared, None
 
     def _shared(self, one: Try, tip: Turn) -> int:
-        old = [*self._texts.messages(tip.first.call), *self._spoken(tip)]
-        return common_blocks(old, self._texts.messages(one.call))
+        """Leading blocks that `one` has in common with the messages and answer of `tip`."""
+        theirs, addresses = self._texts.addresses(tip.first.call), self._texts.addresses(one.call)
+        old = chain(self._texts.each_of(theirs), self._spoken(tip))
+        return common_blocks(old, self._texts.each_of(addresses))
 
     def _length(self, turn: Turn) -> int:
         return len(self._texts.messages(turn.first.call)) + len(self._spoken(turn))
@@ -248,6 +258,8 @@ class _Tracer:
         if not before:
             return None
         known = _common(before, addresses)
+        if len(addresses) - known < (len(before) - known) // 2:
+            return None  # too short to hold what was there: no need to read it
         old, new = self._texts.all_of(before[known:]), self._texts.all_of(addresses[known:])
         cut = any(not one.complete for one in _tries_behind(turn))
         best: tuple[Try, Alignment] | None = None

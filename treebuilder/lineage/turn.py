@@ -36,7 +36,14 @@ class Try:
 
     @property
     def has_output(self) -> bool:
-        return self.call.output is not None and len(self.call.output) > 0
+        return self.sampled > 0
+
+    @property
+    def sampled(self) -> int:
+        """Length of the output in the tree."""
+        if self.prompt_end is None or self.output_end is None:
+            return 0
+        return self.output_end.depth - self.prompt_end.depth
 
 
 @dataclass(slots=True, eq=False)
