@@ -20,7 +20,8 @@ from tests.trees.world.labels import Headers, Who, labels_of
 Body = dict[str, Any]
 MS = 1_000_000
 START = 1_700_000_000_000 * MS
-_SILENT = ("cache_control", "id", "call_id", "tool_use_id", "tool_call_id", "type", "signature")
+_REASONS = ("reasoning_content", "thinking", "summary")
+_SILENT = ("role", "cache_control", "id", "call_id", "tool_use_id", "tool_call_id", "type", "signature")
 """What a chat template does not write down."""
 
 MAIN = Who("main", None, 0, 0)
@@ -103,12 +104,12 @@ class Scene:
         whole: bool,
     ) -> None:
         words = [*tools, *written(messages, stripped), "<assistant>"]
-        call.suffix = self._numbered(words)
+        call.suffix = self.numbered(words)
         call.prompt_digest = xxhash.xxh3_128_digest(call.suffix.tobytes())
-        call.output = self._numbered([*spoken(answer, False), *["<end>"] * whole])
+        call.output = self.numbered([*spoken(answer, False), *["<end>"] * whole])
         call.logprobs = np.full(len(call.output), -0.5, np.float32)
 
-    def _numbered(self, words: list[str]) -> Any:
+    def numbered(self, words: list[str]) -> Any:
         return np.array([self.words.setdefault(word, len(self.words)) for word in words], np.int32)
 
 
@@ -144,7 +145,6 @@ def spoken(value: Any, stripped: bool) -> Iterator[str]:
             for item in value:
                 yield from spoken(item, stripped)
         case dict():
-            for key, item in value.items():
-                reasons = key in ("reasoning_content", "thinking", "summary")
-                if key not in _SILENT and key != "role" and not (reasons and stripped):
-                    yield from spoken(item, stripped)
+            for key in sorted(value, key=lambda key: (key not in _REASONS, key)):
+                if key not in _SILENT and not (stripped and key in _REASONS):
+                    yield from spoken(value[key], stripped)
