@@ -46,6 +46,7 @@ class Confusion:
     """Counts over many trees."""
 
     labels: bool
+    ids: bool = True
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     decidable: int = 0
     right: int = 0
@@ -55,7 +56,7 @@ class Confusion:
     """Open by construction, and not quarantined."""
 
     def add(self, tree: ExecutionTree, rows: list[Row]) -> None:
-        truths = {row.key: row.truth for row in rows}
+        truths = {row.key: row.truth if self.ids else row.truth.without_ids() for row in rows}
         for link in tree.links:
             self._add(link, truths[link.call], link.call)
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from gyre.treebuilder.trees import CallKey, Cause, Role
 
+_OF_IDS = (Cause.REASONING_STRIPPED, Cause.RETOKENIZED, Cause.TOOLS_CHANGED)
+
 
 class Decided(Enum):
     """What it takes to know the truth from the record."""
@@ -31,6 +33,10 @@ class Truth(NamedTuple):
     decided: Decided = Decided.ALWAYS
     also: CallKey | None = None
     """Another origin that is as good."""
+
+    def without_ids(self) -> Truth:
+        """What is left of it where only messages are known: other ids and other tools do not show."""
+        return self._replace(cause=Cause.CONTINUATION) if self.cause in _OF_IDS else self
 
     def open_to(self, labels: bool) -> bool:
         """Whether the record leaves it open, so that it has to be quarantined."""
