@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gyre.proxy.canonical import Block, Kind, arguments_of
 from gyre.treebuilder.lineage.texts import Texts
-from gyre.treebuilder.lineage.turn import Context, Try
+from gyre.treebuilder.lineage.turn import Context, Try, Turn
 from gyre.treebuilder.trees import Cause
 
 SHORTEST_SUMMARY = 40
@@ -100,16 +100,30 @@ class Quotes:
         )
 
     def rendered(self, summary: Try, contexts: list[Context]) -> Context | None:
-        """The context that a summary request renders as text.
+        """The context that a summary request renders as text: its latest message stands last in it.
 
-        Of those whose latest message stands in it, the one whose first prompt stands earliest.
+        Without one, the context whose first prompt stands earliest.
         """
-        text = "\n".join(b.text for b in self._texts.messages(summary.call) if b.role == "user")
+        text = self._asked(summary)
+        ends = [(text.rfind(self._latest(c, summary)), c.tip.first.index, c) for c in contexts]
+        last = max((end for end in ends if end[0] >= 0 and self._latest(end[2], summary)), default=None)
+        if last is not None:
+            return last[2]
         places = [(self._place(context, text), context) for context in contexts]
-        found = [(place, context) for place, context in places if place is not None]
-        ends = [(p, c) for p, c in found if self._latest(c, summary) in text]
-        best = min(ends or found, key=lambda pair: (pair[0], -pair[1].tip.first.index), default=None)
-        return best[1] if best else None
+        found = [(place, -c.tip.first.index, c) for place, c in places if place is not None]
+        return min(found)[2] if found else None
+
+    def answered(self, turn: Turn, summary: Try) -> Try | None:
+        """Of several tries the one whose answer stands in the history that a summary request renders."""
+        text = self._asked(summary)
+        for one in turn.tries:
+            said = [self._texts.said(one.call).strip(), *self._strings(one)]
+            if any(len(part) >= _SHORTEST_PROMPT and part in text for part in said):
+                return one
+        return None
+
+    def _asked(self, one: Try) -> str:
+        return "\n".join(b.text for b in self._texts.messages(one.call) if b.role == "user")
 
     def _place(self, context: Context, text: str) -> int | None:
         """Where the first prompt of `context` stands in `text`."""
@@ -121,7 +135,8 @@ class Quotes:
         """The last message that the agent had before it asked for a summary."""
         before = [turn for turn in context.turns if turn.first.index < summary.index]
         blocks = self._texts.messages(before[-1].first.call) if before else []
-        return blocks[-1].text.strip() if blocks else ""
+        texts = (block.text.strip() for block in reversed(blocks) if block.kind is not Kind.CALL)
+        return next((text for text in texts if len(text) >= _SHORTEST_PROMPT), "")
 
     def _messages(self, context: Context) -> list[Block]:
         return self._texts.messages(context.root.first.call)

@@ -126,8 +126,8 @@ class _Resolver:
         turn = hit.origin.turn
         forked = context.root.origin is not None and context.root.origin.turn is turn
         forked = forked or self._quotes.kept(context) is hit.origin
-        if turn is not None and (context.root.origin is None or context.root.origin.turn is not turn):
-            context.root.origin = turn.kept if turn.kept.complete else hit.origin
+        if turn is not None:
+            context.root.origin = hit.origin if hit.origin.complete else turn.kept
         kind = "is" if hit.whole else "holds"
         detail = (
             f"its prompt {kind} an argument of call `{hit.origin.call.key.call_id}`, {hit.length} characters"
@@ -180,6 +180,7 @@ class _Resolver:
             context.root.family = "kept_tail"
             detail = f"tool calls of `{kept.call.key.call_id}` are kept"
             context.root.evidence.append(Evidence("tool_call", detail))
+            _note_answered(kept, summary)
 
     def _restart_from_kept(self, context: Context, kept: Try) -> None:
         detail = f"tool calls of `{kept.call.key.call_id}` are kept; no summary was found"
@@ -230,7 +231,9 @@ class _Resolver:
             after = (c for c in known if c.root.cause is Cause.EDIT and c.root.first.index < summary.index)
             edited = next((c for c in after if _before(c) is found), None)
             if edited is None:
-                return [t for t in found.turns if t.first.index < summary.index][-1].kept
+                last = [t for t in found.turns if t.first.index < summary.index][-1]
+                last.answered = last.answered or self._quotes.answered(last, summary)
+                return last.kept
             found = edited
         return None
 
@@ -274,6 +277,14 @@ class _Resolver:
             reason = "nothing shows where this context came from"
         root.reason = root.reason or reason
         _settle(context, Cause.UNKNOWN, confidence=Confidence.QUARANTINED)
+
+
+def _note_answered(kept: Try, summary: Turn) -> None:
+    """The new history has the tool calls of `kept`: of several tries it was that one that counted."""
+    if kept.turn is not None and kept.turn.answered is None:
+        kept.turn.answered = kept
+        if summary.origin is not None and summary.origin.turn is kept.turn:
+            summary.origin = kept
 
 
 def _settle(

@@ -149,13 +149,28 @@ class _Tracer:
 
     def _continue(self, one: Try, before: Try) -> Turn:
         """`one` goes on from `before` id by id."""
+        self._part_twins(before)
         assert before.turn is not None
-        for rival in _heirs(before.turn):
+        for rival in [other for other in _heirs(before.turn) if other.weak]:
             split(rival, self.contexts)
         turn = Turn([one], before.turn.context, Cause.CONTINUATION, Confidence.PROVEN, whole=True)
         ids = before.output_end.depth if before.output_end is not None else 0
         turn.evidence.append(Evidence("ids", f"begins with all {ids} ids of `{before.call.key.call_id}`"))
         return self._append(turn, before)
+
+    def _part_twins(self, before: Try) -> None:
+        """Two answers to one prompt that are both gone on from: no retry, but two agents that began alike."""
+        turn = before.turn
+        assert turn is not None
+        if turn.answered in (None, before) or before.call.key[:2] == turn.answered.call.key[:2]:
+            return
+        turn.tries.remove(before)
+        context = Context(len(self.contexts))
+        self.contexts.append(context)
+        before.turn = Turn([before], context, origin=turn.origin)
+        context.turns.append(before.turn)
+        if turn.origin is not None and turn.origin.turn is not None:
+            turn.origin.turn.next.append(before.turn)
 
     def _append(self, turn: Turn, before: Try) -> Turn:
         assert before.turn is not None
@@ -262,12 +277,11 @@ class _Tracer:
             return None  # too short to hold what was there: no need to read it
         old, new = self._texts.all_of(before[known:]), self._texts.all_of(addresses[known:])
         cut = any(not one.complete for one in _tries_behind(turn))
-        best: tuple[Try, Alignment] | None = None
-        for one in turn.tries:
-            found = align(old, self._texts.answer(one.call), new, known, cut=cut)
-            if found is not None and (best is None or found.rank <= best[1].rank):
-                best = one, found
-        return best
+        fitting = [(one, align(old, self._texts.answer(one.call), new, known, cut=cut)) for one in turn.tries]
+        found = [(one, alignment) for one, alignment in fitting if alignment is not None]
+        # What a cut try had begun may stand there beside the answer of its repetition.
+        whole = [pair for pair in found if pair[0].complete and pair[1].answer <= Answer.PARTIAL]
+        return min(reversed(whole or found), key=lambda pair: pair[1].rank, default=None)
 
 
 def _counts(one: Try) -> bool:
@@ -277,7 +291,9 @@ def _counts(one: Try) -> bool:
 
 def _is_free(one: Try) -> bool:
     """Whether nothing with a good claim goes on from it yet."""
-    return one.turn is not None and all(other.weak for other in _heirs(one.turn))
+    if one.turn is None:
+        return False
+    return all(other.weak or other.origin is not one for other in _heirs(one.turn))
 
 
 def _heirs(turn: Turn) -> list[Turn]:
