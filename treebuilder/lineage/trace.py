@@ -162,7 +162,7 @@ class _Tracer:
         """Two answers to one prompt that are both gone on from: no retry, but two agents that began alike."""
         turn = before.turn
         assert turn is not None
-        if turn.answered in (None, before) or before.call.key[:2] == turn.answered.call.key[:2]:
+        if not _is_other(before, turn):
             return
         turn.tries.remove(before)
         context = Context(len(self.contexts))
@@ -183,6 +183,7 @@ class _Tracer:
 
     def _go_on(self, one: Try, before: Try, alignment: Alignment) -> Turn:
         """`one` goes on from `before` by messages: the ids say what kind of break there is."""
+        self._part_twins(before)
         assert before.turn is not None
         found = break_of(one, before, alignment, self._tree, self._texts, self._tries)
         turn = Turn([one], before.turn.context, found.cause, evidence=[found.evidence])
@@ -221,6 +222,17 @@ class _Tracer:
                     return earlier
             if found is not None and found[1].clean:
                 return found
+            if (twin := self._twin(addresses, context)) is not None:
+                return twin
+        return None
+
+    def _twin(self, addresses: list[str], context: Context) -> tuple[Try, Alignment] | None:
+        """An answer beside the one that its context went on from, when these messages go on from it."""
+        for turn in context.turns[:-1]:
+            if turn.answered is not None and len(turn.tries) > 1:
+                found = self._against(addresses, turn)
+                if found is not None and found[1].answer is Answer.PRESENT and _is_other(found[0], turn):
+                    return found
         return None
 
     def _fits(self, one: Try, before: Try, shared: int) -> bool:
@@ -287,6 +299,11 @@ class _Tracer:
 def _counts(one: Try) -> bool:
     """A few ids of a cut answer begin many prompts: of a turn with a complete try only that counts."""
     return one.complete or one.turn is None or not any(other.complete for other in one.turn.tries)
+
+
+def _is_other(one: Try, turn: Turn) -> bool:
+    """Whether another call than `one` is known to have given the answer that counts."""
+    return turn.answered is not None and one.call.key[:2] != turn.answered.call.key[:2]
 
 
 def _is_free(one: Try) -> bool:
