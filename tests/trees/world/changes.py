@@ -17,18 +17,19 @@ _CUT = Plan(condition="cut")
 
 def clear_results(world: World, agent: Agent) -> None:
     """Old tool results are replaced by a stub; the next call begins a new context."""
-    while agent.last is None or len(_long_results(agent)) < 2:
+    while agent.last is None or not any(map(_is_long_result, agent.last.messages)):
         world.work(agent)
-    old = _long_results(agent)[:-1]
-    history = [m | {"content": _CLEARED} if i in old else m for i, m in enumerate(agent.history)]
+    seen = len(agent.last.messages)
+    history = [
+        message | {"content": _CLEARED} if i < seen and _is_long_result(message) else message
+        for i, message in enumerate(agent.history)
+    ]
     agent.begin(Truth(Cause.EDIT, world.new_context(), agent.role, agent.last.key), history)
     world.work(agent)
 
 
-def _long_results(agent: Agent) -> list[int]:
-    return [
-        i for i, m in enumerate(agent.history) if m["role"] == "tool" and text_of(m).startswith("output:")
-    ]
+def _is_long_result(message: Message) -> bool:
+    return message["role"] == "tool" and text_of(message).startswith("output:")
 
 
 def change_tools(world: World, agent: Agent) -> None:

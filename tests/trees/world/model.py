@@ -37,7 +37,10 @@ class Model:
         return " ".join([*common, *(self.unique("w") for _ in range(count))])
 
     def calls(self, count: int, name: str = "read") -> list[Message]:
-        return [self.call(name, {"path": self.unique("file"), "lines": 10}) for _ in range(count)]
+        return [
+            self.call(name, {"path": f"src/{self.unique('module')}/parser.c", "lines": 10})
+            for _ in range(count)
+        ]
 
     def call(self, name: str, arguments: dict[str, Any]) -> Message:
         return tool_call(self.unique("call_"), name, arguments)

@@ -84,6 +84,8 @@ class Stage:
             case "tools":
                 changes.change_tools(world, agent)
             case "drop":
+                if agent.last is None:
+                    world.work(agent)
                 changes.drop_answer(world, agent)
             case "aborted":
                 changes.insert_aborted_call(world, agent)
