@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gyre.treebuilder.trees import Cause, Role
 from tests.trees.world.agent import Agent
-from tests.trees.world.messages import assistant, result, system, text_of, tool, tool_call, user
+from tests.trees.world.messages import Message, assistant, result, system, text_of, tool, tool_call, user
 from tests.trees.world.plan import PLAIN, Plan
 from tests.trees.world.truth import Truth
 from tests.trees.world.world import World
