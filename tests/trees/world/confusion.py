@@ -69,7 +69,7 @@ class Confusion:
             return
         differences = wrong(link, truth)
         self.counts[name_of(truth.cause, truth.step), found] += 1
-        if truth.decided is not Decided.HARDLY:
+        if self.labels or truth.decided is not Decided.HARDLY:
             self.decidable += 1
             self.right += not differences
         if differences and not quarantined(link):

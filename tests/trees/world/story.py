@@ -179,19 +179,20 @@ def styles() -> st.SearchStrategy[Style]:
     return st.builds(Style, reasoning, st.booleans(), st.booleans(), st.booleans())
 
 
-def harnesses() -> st.SearchStrategy[Harness]:
-    return st.builds(
-        Harness, st.sampled_from(Headers), st.booleans(), st.sampled_from(("always", "never", "tools"))
-    )
+def harnesses(labelled: bool) -> st.SearchStrategy[Harness]:
+    headers = [h for h in Headers if h is not Headers.NONE or not labelled]
+    echoes = st.sampled_from(("always", "never", "tools"))
+    return st.builds(Harness, st.sampled_from(headers), st.booleans(), echoes)
 
 
-def stories(max_actions: int = 8) -> st.SearchStrategy[Story]:
+def stories(labelled: bool = False, max_actions: int = 8) -> st.SearchStrategy[Story]:
+    """`labelled`: of harnesses that name their agents."""
     return st.builds(
         Story,
         st.lists(actions(), min_size=1, max_size=max_actions).map(tuple),
         st.integers(0, 1 << 16),
         styles(),
-        harnesses(),
+        harnesses(labelled),
         st.booleans(),
         st.booleans(),
         st.booleans(),

@@ -19,7 +19,7 @@ class Decided(Enum):
     NEVER = "never"
     """Identical by construction with something else; must be quarantined."""
     HARDLY = "hardly"
-    """Evidence exists but is thin: found or quarantined, never wrong."""
+    """Without labels the evidence is thin: found or quarantined, never wrong."""
 
 
 class Truth(NamedTuple):
