@@ -94,12 +94,12 @@ class Builder:
         call = one.call
         at, hasher = self._entrance(call, suffix)
         new = suffix[at.depth - call.shared :]
-        one.prompt_end, known = self._tree.grow(at, new, one.index)
-        one.shared = at.depth + known
         hasher.update(as_bytes(new))
         digest = hasher.digest()
         if call.prompt_digest is not None and digest != call.prompt_digest:
             raise ExecutionError(f"call `{_name(call.key)}`: its prompt ids are not those that were captured")
+        one.prompt_end, known = self._tree.grow(at, new, one.index)
+        one.shared = at.depth + known
         if one.prompt_end.depth:
             self._ends.add(digest, one.prompt_end, int(_last(one.prompt_end)))
         self._put_output(one, hasher)
