@@ -59,6 +59,29 @@ class Bar:
         return self.value == self.limit if self.exact else self.value <= self.limit
 
 
+@dataclass(frozen=True)
+class Grid:
+    """A table of words: the first column is a name, the others are figures."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def show(self) -> list[str]:
+        widths = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
+        lines = [self.title]
+        for row in (self.head, *self.rows):
+            cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+            lines.append("  ".join(cells))
+        return lines
+
+    def markdown(self) -> list[str]:
+        lines = [f"{self.title[0].upper()}{self.title[1:]}:", ""]
+        for row in (self.head, ["---"] * len(self.head), *self.rows):
+            lines.append(f"| {' | '.join(row)} |")
+        return lines
+
+
 def figures(cell: str, system: str, rounds: Sequence[Result]) -> Figures:
     return Figures(
         cell=cell,
@@ -148,9 +171,15 @@ def notes(table: Table) -> list[str]:
     return found
 
 
-def show(rows: Sequence[Figures], bars: Sequence[Bar], remarks: Sequence[str]) -> str:
+def show(
+    rows: Sequence[Figures], bars: Sequence[Bar], remarks: Sequence[str], grids: Sequence[Grid] = ()
+) -> str:
     table = Table(rows)
-    lines = [machine(), "", _HEAD, *(_line(table, row) for row in rows)]
+    lines = [machine()]
+    if rows:
+        lines += ["", _HEAD, *(_line(table, row) for row in rows)]
+    for grid in grids:
+        lines += ["", *grid.show()]
     lines += ["", f"{'bar':<54}{'measured':>10}{'limit':>8}  unit"]
     for bar in bars:
         verdict = "met" if bar.met else "MISSED"
@@ -175,15 +204,18 @@ def _line(table: Table, row: Figures) -> str:
     )
 
 
-def markdown(rows: Sequence[Figures], bars: Sequence[Bar], remarks: Sequence[str]) -> str:
+def markdown(
+    rows: Sequence[Figures], bars: Sequence[Bar], remarks: Sequence[str], grids: Sequence[Grid] = ()
+) -> str:
     """The same for docs/measurements.md, with less of it."""
     table = Table(rows)
     lines = [f"Machine: {machine()}.", "", "| bar | measured | limit | |", "|---|---|---|---|"]
     for bar in bars:
         verdict = "met" if bar.met else "**missed**"
         lines.append(f"| {bar.name} | {bar.value:.2f} {bar.unit} | {bar.limit:g} | {verdict} |")
-    lines += ["", "| cell | system | CPU us/call | ratio | us/event | first byte ms | spread |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    if rows:
+        lines += ["", "| cell | system | CPU us/call | ratio | us/event | first byte ms | spread |"]
+        lines.append("|---|---|---|---|---|---|---|")
     for row in rows:
         ratio = table.ratio(row.cell, "cpu_us_call") if row.system == GYRE else None
         cells = (
@@ -196,6 +228,8 @@ def markdown(rows: Sequence[Figures], bars: Sequence[Bar], remarks: Sequence[str
             f"{row.spread:.2f}",
         )
         lines.append(f"| {' | '.join(cells)} |")
+    for grid in grids:
+        lines += ["", *grid.markdown()]
     return "\n".join([*lines, "", *(f"- {remark}" for remark in remarks)])
 
 

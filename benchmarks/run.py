@@ -1,4 +1,4 @@
-"""Starts engine, proxies and agents, and prints what gyre costs against the bars.
+"""Starts engine, proxies and agents, rebuilds executions, and prints what gyre costs against the bars.
 
 Engine and agents share one core, the system under test has another. gyre and the pass-through take
 turns in every round, so that both see the same machine; see `benchmarks.report` for what counts.
@@ -25,6 +25,8 @@ from benchmarks.cells import CELLS, LOG, MEMORY, Cell, quick, quick_log
 from benchmarks.client import Result
 from benchmarks.processes import LOAD_CORE, ROOT, SYSTEM_CORE, Server, module, peak_memory, pin
 from benchmarks.report import DIRECT, GYRE, MB, PASS, Bar, Figures
+from benchmarks.trees.report import Results
+from benchmarks.trees.run import measure as measure_trees
 
 COMMAND = ("-m", "gyre.cli.main")
 
@@ -157,6 +159,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--quick", action="store_true", help="one round of few calls, under a minute")
     options.add_argument("--rounds", type=int, help="default 5, with --quick 1")
     options.add_argument("--only", default="", help="only cells whose name contains this")
+    options.add_argument("--trees", action="store_true", help="only what trees cost, no proxies")
     options.add_argument("--bare", action="store_true", help="the pass-through alone, without gyre")
     options.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
     options.add_argument("--markdown", action="store_true", help="tables for docs/measurements.md")
@@ -185,24 +188,42 @@ def run(bench: Bench, chosen: argparse.Namespace) -> None:
     bench.remarks += [f"FAILED {failure}" for failure in bench.failures]
 
 
+def recording(chosen: argparse.Namespace, scratch: Path, rounds: int) -> Bench:
+    """What recording costs, or a profile of it."""
+    with Server(module("benchmarks.upstream"), LOAD_CORE) as upstream:
+        bench = Bench(upstream, scratch, rounds, recording=not chosen.bare)
+        if chosen.profile:
+            profile(bench, chosen.profile)
+        else:
+            run(bench, chosen)
+    return bench
+
+
+def document(found: Sequence[Bench], trees: Results, bars: Sequence[Bar], remarks: Sequence[str]) -> str:
+    rows = [asdict(row) for bench in found for row in bench.rows]
+    listed = [asdict(bar) | {"met": bar.met} for bar in bars]
+    head = {"schema": 1, "machine": report.machine(), "remarks": remarks}
+    return json.dumps(head | {"figures": rows, "bars": listed, "trees": asdict(trees)})
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: every call was answered and every bar was met."""
     chosen = read_options(arguments)
     rounds = chosen.rounds or (1 if chosen.quick else 5)
-    with (
-        tempfile.TemporaryDirectory(prefix="gyre-bench-") as scratch,
-        Server(module("benchmarks.upstream"), LOAD_CORE) as upstream,
-    ):
-        bench = Bench(upstream, Path(scratch), rounds, recording=not chosen.bare)
+    trees = Results()
+    with tempfile.TemporaryDirectory(prefix="gyre-bench-") as scratch:
+        found = [] if chosen.trees else [recording(chosen, Path(scratch), rounds)]
         if chosen.profile:
-            profile(bench, chosen.profile)
             return 0
-        run(bench, chosen)
+        if chosen.trees or not (chosen.bare or chosen.only):
+            trees = measure_trees(Path(scratch), rounds)
+    bars = [bar for bench in found for bar in bench.bars] + trees.bars()
+    remarks = [remark for bench in found for remark in bench.remarks]
     if chosen.json:
-        document = {"schema": 1, "machine": report.machine(), "remarks": bench.remarks}
-        bars = [asdict(bar) | {"met": bar.met} for bar in bench.bars]
-        print(json.dumps(document | {"figures": [asdict(row) for row in bench.rows], "bars": bars}))
+        print(document(found, trees, bars, remarks))
     else:
         show = report.markdown if chosen.markdown else report.show
-        print(show(bench.rows, bench.bars, bench.remarks))
-    return int(bool(bench.failures) or not all(bar.met for bar in bench.bars))
+        rows = [row for bench in found for row in bench.rows]
+        print(show(rows, bars, remarks, trees.grids()))
+    failed = any(bench.failures for bench in found)
+    return int(failed or not all(bar.met for bar in bars))

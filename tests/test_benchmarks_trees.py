@@ -24,7 +24,7 @@ TINY |= dict(agents=3, agent_calls=3, agent_start=13_000, agent_end=14_000, agen
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The benchmark's modules; they are no part of the installed project."""
     monkeypatch.syspath_prepend(str(ROOT))
-    names = ("story", "long_run", "cases", "logs")
+    names = ("story", "long_run", "cases", "logs", "from_memory", "report", "run")
     modules = {name: import_module(f"benchmarks.trees.{name}") for name in names}
     yield SimpleNamespace(**modules, text=import_module("benchmarks.material").make_text(100_000))
 
@@ -77,6 +77,29 @@ def test_cases_have_the_calls_that_they_had_with_the_peer(bench: Any) -> None:
     for case in bench.cases.CASES:
         world = bench.story.World("e1", 5, bench.text)
         assert len(list(case.turns(world))) == case.calls
+
+
+def test_a_tree_from_memory_has_what_is_new_and_no_more(bench: Any) -> None:
+    found = bench.from_memory.measure(bench.long_run.Plan(**TINY), 1, 1)
+    assert found["calls"] == len(tiny_run(bench))
+    assert found["tree_tokens"] == found["new_tokens"] < found["logged_tokens"]
+
+
+def test_everything_is_measured_and_all_that_was_sampled_is_delivered(bench: Any, tmp_path: Path) -> None:
+    found = bench.run.measure(tmp_path, 1, bench.long_run.Plan(**TINY), scales=(1,), group=2)
+    assert [size.executions for size in found.logs] == [2]
+    assert [case.quarantined for case in found.cases] == [0, 0, 0, 0, 0, 1]
+    delivered = [bar for bar in found.bars() if bar.name.endswith("delivered share")]
+    assert [bar.value for bar in delivered] == [100, 100]
+    for grid in found.grids():
+        assert len({len(row) for row in [grid.head, *grid.rows]}) == 1
+        assert len(grid.show()) == len(grid.markdown()) - 2 == len(grid.rows) + 2
+
+
+def test_exponents_are_slopes(bench: Any) -> None:
+    sizes = [1000, 2000, 3000, 4000]
+    assert bench.report.exponent(sizes, [3e-9 * size for size in sizes]) == pytest.approx(1)
+    assert bench.report.exponent(sizes, [1e-9 * size**2 for size in sizes]) == pytest.approx(2)
 
 
 def all_executions(bench: Any) -> Iterator[tuple[str, Sequence[Any]]]:
