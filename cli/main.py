@@ -1,24 +1,21 @@
-"""The `gyre` command: registers the commands and turns errors into `error:` and `hint:`.
+"""The `gyre` command: registers the commands.
 
 Command modules import only typer when they are loaded; what they need is imported by the command
-that runs, so that `gyre --help` is instant. Exit codes: 0 done, 1 failed, 2 wrong usage.
+that runs, so that `gyre --help` is instant.
 """
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
-from typing import Annotated
 
 import typer
 
-from gyre.cli import output
+from gyre.cli import entry, output
 from gyre.cli.doctor import doctor
 from gyre.cli.engine import engine
 from gyre.cli.log import app as log
 from gyre.cli.proxy import proxy
-from gyre.proxy.errors import GyreError
+from gyre.cli.trees import app as trees
 
 app = typer.Typer(
     name="gyre",
@@ -29,19 +26,11 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"gyre {version('gyre-rl')}")
-        raise typer.Exit
-
-
 @app.callback()
 def common(
     verbose: output.VerboseOption = False,
     quiet: output.QuietOption = False,
-    show_version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
+    show_version: entry.VersionOption = False,
 ) -> None:
     output.install_logging()
 
@@ -50,17 +39,12 @@ app.command()(proxy)
 app.command()(engine)
 app.command()(doctor)
 app.add_typer(log)
+app.add_typer(trees)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Entry point: like `app`, but an error of ours is a message and not a traceback."""
-    try:
-        app(args=args, prog_name="gyre")
-    except GyreError as error:
-        if output.wants_traceback():
-            traceback.print_exception(error)
-        output.print_error(error)
-        raise SystemExit(1) from None
+    """Entry point."""
+    entry.run(app, "gyre", args)
 
 
 if __name__ == "__main__":

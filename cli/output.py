@@ -104,6 +104,11 @@ def _cell(value: object) -> str:
             return str(value)
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 call`, `2 calls`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def say(text: str) -> None:
     """A remark for the person at the terminal; never data."""
     if not manner.quiet:
@@ -149,6 +154,20 @@ def progress(description: str, total: float | None = None) -> Iterator[Callable[
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda amount: bar.advance(task, amount)
+
+
+@contextmanager
+def counting(description: str) -> Iterator[Callable[[int, int], None]]:
+    """The same for work that says itself how much is done, of how much in all."""
+    if not shows_progress():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 class StderrHandler(logging.Handler):

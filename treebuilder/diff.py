@@ -1,19 +1,22 @@
-"""Two builds compared: what another rule, seed, log or version of gyre changed. Pure.
+"""Two builds compared: what another rule, seed, log or version of gyre changed.
 
 Contexts and nodes are numbered by each build for itself, so calls are compared, which both have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gyre.treebuilder.options import Options
+from gyre.treebuilder.score import AttemptKey
+from gyre.treebuilder.store.read import Trees
 from gyre.treebuilder.summary import ExecutionSummary
 from gyre.treebuilder.trees import CallKey, ExecutionTree, Link
 
-AttemptKey = tuple[str, int]
-"""(execution_id, execution_attempt)"""
+Progress = Callable[[int, int], None]
+"""Called with executions done and executions in all."""
 
 
 class Change(NamedTuple):
@@ -86,17 +89,43 @@ class TreesDiff:
         }
 
 
-def keys_apart(
-    before: Iterable[ExecutionSummary], after: Iterable[ExecutionSummary]
-) -> tuple[list[AttemptKey], list[AttemptKey], list[AttemptKey]]:
-    """Executions that only `after` has, that only `before` has, and that both have, each in its order."""
-    old, new = [_key(summary) for summary in before], [_key(summary) for summary in after]
-    only_old, only_new = set(old) - set(new), set(new) - set(old)
-    return (
-        [k for k in new if k in only_new],
-        [k for k in old if k in only_old],
-        [k for k in old if k not in only_old],
+def diff_builds(before: Trees, after: Trees, progress: Progress = lambda done, total: None) -> TreesDiff:
+    """Compare two folders; one execution of each is in memory at a time where both have one order."""
+    old = {_key(summary): summary for summary in before.executions()}
+    new = {_key(summary): summary for summary in after.executions()}
+    found = TreesDiff(
+        options=_options(before.options, after.options),
+        added=[key for key in new if key not in old],
+        removed=[key for key in old if key not in new],
     )
+    common = [key for key in old if key in new]
+    trees = _pairs(before, after, [k for k in common if old[k].skipped is None is new[k].skipped])
+    for done, key in enumerate(common, 1):
+        changes = list(diff_summaries(old[key], new[key]))
+        if old[key].skipped is None is new[key].skipped:
+            changes += diff_trees(*next(trees))
+        if changes:
+            found.changed.append(ExecutionDiff(*key, changes))
+        progress(done, len(common))
+    found.same = len(common) - len(found.changed)
+    return found
+
+
+def _options(before: Options, after: Options) -> dict[str, tuple[object, object]]:
+    pairs = zip(Options._fields, before, after, strict=True)
+    return {name: (old, new) for name, old, new in pairs if old != new}
+
+
+def _pairs(
+    before: Trees, after: Trees, keys: Sequence[AttemptKey]
+) -> Iterator[tuple[ExecutionTree, ExecutionTree]]:
+    """The trees of each key from both, in order of `keys`, which is that of `before`."""
+    wanted = set(keys)
+    order = [key for summary in after.executions() if (key := _key(summary)) in wanted]
+    theirs = (tree for summary, tree in after if _key(summary) in wanted) if order == list(keys) else None
+    for summary, tree in before:
+        if _key(summary) in wanted:
+            yield tree, next(theirs) if theirs else after.tree(*_key(summary))
 
 
 def diff_summaries(before: ExecutionSummary, after: ExecutionSummary) -> Iterator[Change]:

@@ -11,7 +11,6 @@ from gyre.treebuilder.diff import (
     TreesDiff,
     diff_summaries,
     diff_trees,
-    keys_apart,
 )
 from gyre.treebuilder.summary import ExecutionSummary
 from gyre.treebuilder.trees import CallKey, Cause, Role
@@ -85,12 +84,6 @@ def test_what_was_said_of_an_execution() -> None:
         Change("score", None, 0.5, 1.0),
         Change("group", None, None, "g"),
     ]
-
-
-def test_executions_apart() -> None:
-    a, b, c = (ExecutionSummary(name) for name in "abc")
-    again = ExecutionSummary("a", 1)
-    assert keys_apart([a, b], [c, a, again]) == ([("c", 0), ("a", 1)], [("b", 0)], [("a", 0)])
 
 
 def test_other_options_with_the_same_outcome_are_no_difference() -> None:

@@ -1,0 +1,38 @@
+"""What `gyre` and `gyre-trees` have in common: how they are run, and how an error ends them.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from gyre.cli import output
+from gyre.proxy.errors import GyreError
+
+
+def run(app: typer.Typer, name: str, args: Sequence[str] | None = None) -> None:
+    """Like `app`, but an error of ours is a message and not a traceback."""
+    try:
+        app(args=args, prog_name=name)
+    except GyreError as error:
+        if output.wants_traceback():
+            traceback.print_exception(error)
+        output.print_error(error)
+        raise SystemExit(1) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gyre {version('gyre-rl')}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+]
