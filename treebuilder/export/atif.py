@@ -162,12 +162,12 @@ def _document(
             messages = recorded.messages(link.call)
             answer = recorded.answer(link.call)
             if place:
-                steps.more(messages[known:], answer.started_at)
+                steps.more(messages, known, answer.started_at)
             else:
                 old = len(messages) - 1 if _takes_all(link) else 0
                 steps.context(messages[:old], answer.started_at, copied=True)
                 steps.context(messages[old:], answer.started_at, copied=False)
-            known = max(known, len(messages))
+            known = max(known, sum(map(len, messages)))
             steps_of[link.call] = steps.answer(link, answer, tries.get(link.call, ()))
     first = contexts[0][0]
     return {

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from gyre.proxy.canonical import Block, Kind, arguments_of, blocks_of
+from gyre.proxy.canonical import Block, Kind, arguments_of
 from gyre.treebuilder.trees import CallKey, Confidence, Link
 
 Step = dict[str, Any]
@@ -42,20 +42,27 @@ class Steps:
         self._by_tool: dict[str, Step] = {}
         self._seen: set[Block] = set()
 
-    def context(self, messages: Iterable[bytes], at: datetime | None, *, copied: bool) -> None:
+    def context(self, messages: Iterable[list[Block]], at: datetime | None, *, copied: bool) -> None:
         """The messages a context begins with. What stands above already is not repeated."""
-        for body in messages:
-            self._message([each for each in blocks_of(body) if each not in self._seen], at, copied)
+        for blocks in messages:
+            self._message([each for each in blocks if each not in self._seen], at, copied)
 
-    def more(self, messages: Iterable[bytes], at: datetime | None) -> None:
-        """The messages a call has more than the one before: first that one's answer, sent back."""
+    def more(self, messages: Iterable[list[Block]], known: int, at: datetime | None) -> None:
+        """What a call has after the `known` blocks of the one before: first that one's answer, sent back.
+
+        What the harness changed in what was known is new as well; but not its system prompt, which may
+        change with the clock.
+        """
         echo = True
-        for body in messages:
-            blocks = blocks_of(body)
-            echo = echo and all(each.role == "assistant" for each in blocks)
+        for blocks in messages:
+            old, new = blocks[: max(known, 0)], blocks[max(known, 0) :]
+            known -= len(blocks)
+            changed = [each for each in old if each not in self._seen and each.role not in _SOURCES]
+            self._message(changed, at, copied=False)
+            echo = echo and all(each.role == "assistant" for each in new)
             if not echo:
-                self._message(blocks, at, copied=False)
-            self._seen.update(blocks)
+                self._message(new, at, copied=False)
+            self._seen.update(new)
 
     def answer(self, link: Link, answer: Answer, tries: Sequence[CallKey]) -> Step:
         """The agent's step of one call."""
@@ -116,10 +123,9 @@ def refer(step: Step, trajectory_id: str, prompt: str) -> None:
     observe(step, more | {"subagent_trajectory_ref": [reference]})
 
 
-def first_prompt(messages: Iterable[bytes]) -> str:
+def first_prompt(messages: Iterable[list[Block]]) -> str:
     """The first text of the user, by which a delegation is found in a tool call's arguments."""
-    texts = (each.text for body in messages for each in blocks_of(body) if each.role == "user")
-    return next(texts, "")
+    return next((each.text for blocks in messages for each in blocks if each.role == "user"), "")
 
 
 def _holds(call: dict[str, Any], prompt: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gyre.proxy.canonical import response_blocks
+from gyre.proxy.canonical import Block, blocks_of, response_blocks
 from gyre.proxy.log.reading.read import read_log
 from gyre.treebuilder.errors import TreeError
 from gyre.treebuilder.export.atif_steps import Answer
@@ -31,11 +31,17 @@ class Recorded:
         self._row = {CallKey(*key): row for row, key in enumerate(keys)}
         names, bodies = self._log.messages["hash"], self._log.messages["body"]
         self._bodies = dict(zip(names.to_pylist(), bodies, strict=True))
+        self._parsed: dict[str, list[Block]] = {}
 
-    def messages(self, key: CallKey) -> list[bytes]:
-        """The request's messages; none where the log kept the body as it came."""
+    def messages(self, key: CallKey) -> list[list[Block]]:
+        """The request's messages as blocks; none where the log kept the body as it came."""
         self._require(key)
-        return [bytes(self._bodies[name].as_buffer()) for name in self._log.message_hashes(*key)]
+        return [self._blocks(name) for name in self._log.message_hashes(*key)]
+
+    def _blocks(self, name: str) -> list[Block]:
+        if name not in self._parsed:
+            self._parsed[name] = blocks_of(bytes(self._bodies[name].as_buffer()))
+        return self._parsed[name]
 
     def answer(self, key: CallKey) -> Answer:
         row = self._values(key)
