@@ -67,6 +67,8 @@ class _Resolver:
             self._restart(context, summary)
         elif cause is Cause.DELEGATION and delegation is not None:
             self._delegate(context, delegation)
+        elif (handed := self._handed_over(context)) is not None:
+            self._delegate(context, handed, what="the answer")
         elif context.root.origin is None and (kept := self._quotes.kept(context)) is not None:
             self._restart_from_kept(context, kept)
         else:
@@ -122,16 +124,29 @@ class _Resolver:
         detail = f"agent {context.voice} was started by {parent}"
         context.root.evidence.append(Evidence("header", detail))
 
-    def _delegate(self, context: Context, hit: Hit, confidence: Confidence = Confidence.INFERRED) -> None:
+    def _handed_over(self, context: Context) -> Hit | None:
+        """An agent whose words a program gave to this one, and this one's answer back to it."""
+        for hit in self._quotes.summaries(context):
+            turn = hit.origin.turn
+            if turn is not None and self._quotes.reported(context, turn.context):
+                return hit
+        return None
+
+    def _delegate(
+        self,
+        context: Context,
+        hit: Hit,
+        confidence: Confidence = Confidence.INFERRED,
+        what: str = "an argument",
+    ) -> None:
         turn = hit.origin.turn
         forked = context.root.origin is not None and context.root.origin.turn is turn
         forked = forked or self._quotes.kept(context) is hit.origin
         if turn is not None:
             context.root.origin = hit.origin if hit.origin.complete else turn.kept
         kind = "is" if hit.whole else "holds"
-        detail = (
-            f"its prompt {kind} an argument of call `{hit.origin.call.key.call_id}`, {hit.length} characters"
-        )
+        call_id = hit.origin.call.key.call_id
+        detail = f"its prompt {kind} {what} of call `{call_id}`, {hit.length} characters"
         _settle(context, Cause.DELEGATION, Evidence("text", detail), confidence)
         context.root.step = "forked" if forked else self._step(context)
 
