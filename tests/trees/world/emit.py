@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from random import Random
 
 import numpy as np
@@ -113,12 +115,13 @@ def _fill_ids(call: Call, row: Row) -> None:
     call.capture_quality, call.logprob_quality = row.capture_quality, row.logprob_quality
 
 
-def write_log(rows: list[Row], worker: Worker, execution: str, view: View) -> None:
-    """The same rows through the journal of a proxy."""
-    order: dict[CallKey, Row] = {}
+def write_log(rows: list[Row], workers: Worker | Sequence[Worker], execution: str, view: View) -> None:
+    """The same rows through the journal of a proxy; several workers take turns."""
+    taking = cycle([workers] if isinstance(workers, Worker) else workers)
+    earlier: dict[CallKey, Row] = {}
     for row in in_commit_order(rows):
-        _append(row, worker, execution, view, _stored_parent(row, order))
-        order[row.key] = row
+        _append(row, next(taking), execution, view, _stored_parent(row, earlier))
+        earlier[row.key] = row
 
 
 def _stored_parent(row: Row, earlier: dict[CallKey, Row]) -> CallKey | None:

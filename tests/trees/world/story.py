@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from tests.trees.world import changes
@@ -16,6 +17,14 @@ from tests.trees.world.plan import CONDITIONS, FAILED, LOST, PLAIN, Plan
 from tests.trees.world.template import Style
 from tests.trees.world.world import Harness, World
 
+QUICK = settings(
+    max_examples=200,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+FEW = settings(QUICK, max_examples=60)
 _DEEPEST = 2
 KINDS = (
     *("work", "work", "talk", "blocking", "background", "forked", "finish", "compact", "compact"),
