@@ -25,6 +25,7 @@ _OF_CALLS = (
     "evaluation",
     "delivery",
     "not_exact",
+    "reply_lost",
 )
 """Reasons that make a whole call untrainable; what else is no target was lost by us."""
 
