@@ -25,6 +25,8 @@ class Family(Enum):
     """The history without its latest round and an instruction; that round is kept."""
     OPENCODE = "opencode"
     """The transcript as text; nothing is kept."""
+    HARD_LIMIT = "hard_limit"
+    """qwen-code in need: another system prompt and no tools before the same history; then as `QWEN`."""
     DEEPAGENTS = "deepagents"
     """The transcript as text; the latest round is kept."""
 
@@ -44,7 +46,7 @@ def compact(world: World, agent: Agent, family: Family, plan: Plan = PLAIN, rest
     said, inner = world.model.summary(wrapped=family is Family.CLAUDE)
     truth = _summary_truth(world, agent, request.family)
     row = world.ask(agent, request.messages, request.tools, truth, said, plan, kind="compaction")
-    kept = "kept_tail" if family in (Family.QWEN, Family.CLAUDE, Family.DEEPAGENTS) else None
+    kept = None if family in (Family.CODEX, Family.OPENCODE) else "kept_tail"
     again = Truth(Cause.COMPACTION, world.new_context(), agent.role, row.key, "restart", kept)
     agent.begin(again, _after(agent.history, family, inner))
     agent.window += 1
@@ -79,6 +81,8 @@ def _request(agent: Agent, family: Family) -> Request:
             return Request(asked, agent.tools, "suffix_prompt")
         case Family.CLAUDE:
             return Request([*history[: rounds(history)], user(_INSTRUCTION)], agent.tools, "suffix_prompt")
+        case Family.HARD_LIMIT:
+            return Request([system("you compress histories"), *asked[1:]], [], "suffix_prompt")
         case Family.OPENCODE:
             rendered = user(f"{transcript(history[1:])}\n{_INSTRUCTION}")
             return Request([system("you write summaries"), rendered], [], "rendered_transcript")
@@ -92,7 +96,7 @@ def _after(history: list[Message], family: Family, summary: str) -> list[Message
         case Family.CODEX:
             said = [m for m in history if m["role"] == "user" and not text_of(m).startswith(_HANDED_OVER)]
             return [*head, *said, user(f"{_HANDED_OVER}: {summary}")]
-        case Family.QWEN:
+        case Family.QWEN | Family.HARD_LIMIT:
             merged = tail[0] | {"content": "Got it. " + text_of(tail[0])}
             return [*head, user(summary), merged, *tail[1:]]
         case Family.CLAUDE:

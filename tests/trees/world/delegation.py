@@ -81,7 +81,7 @@ def _child(
     )
     name = world.model.unique("agent")
     forked = mode is Mode.FORKED
-    history = _forked(parent, prompt) if forked else _fresh(world, prompt)
+    history = _forked(parent, prompt) if forked else _fresh(world, parent, mode, prompt)
     tools = parent.tools if forked else [tool(name) for name in ("read", "delegate")]
     start = parent.ready + 2 * _TICK
     return Agent(
@@ -89,7 +89,12 @@ def _child(
     )
 
 
-def _fresh(world: World, prompt: str) -> list[Message]:
+def _fresh(world: World, parent: Agent, mode: Mode, prompt: str) -> list[Message]:
+    """Codex can copy what users said to the parent, but none of its tool calls."""
+    worked = any(message["role"] == "tool" for message in parent.history)
+    if mode is Mode.BACKGROUND and worked and world.random.random() < 0.2:
+        told = [message for message in parent.history if message["role"] == "user"]
+        return [*parent.history[:1], *told, user(prompt)]
     reminder = "<system-reminder> be brief </system-reminder> " if world.random.random() < 0.5 else ""
     return [system("you help another agent"), user(reminder + prompt)]
 
