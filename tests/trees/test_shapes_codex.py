@@ -199,6 +199,21 @@ def test_a_forked_child_keeps_user_messages_but_no_tool_calls(headers: Headers) 
     }
 
 
+@EACH
+def test_a_child_forked_in_the_first_call_is_no_trunk_that_lost_an_answer(headers: Headers) -> None:
+    """Its messages are those of the parent's first request and one more."""
+    scene = Scene(headers)
+    spawn = [call("c1", "document the public functions", "spawn_agent", "message")]
+    scene.call("m1", FIRST, spawn, TOOLS, times=(0, 100))
+    child = [*FIRST, user("document the public functions", "task-2")]
+    scene.call("a1", child, [said("Documented.")], CHILD_TOOLS, CHILD, times=(120, 190))
+    given = [*FIRST, *spawn, output("c1", '{"agent_id": "thread-2"}')]
+    scene.call("m2", given, DONE, TOOLS, times=(110, 200))
+    story = scene.story()
+    assert story.pop("a1") in ("sub: delegation background <- m1", "sub: delegation forked <- m1")
+    assert story == MAIN_RUN
+
+
 def test_labels_and_texts_tell_the_same_story() -> None:
     """A run with a compaction and a child: nothing is lost when the labels are hidden."""
     stories = []
