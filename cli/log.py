@@ -64,7 +64,8 @@ def calls(
         output.print_table("", names, [[_short(row[name]) for name in names] for row in shown])
         if len(shown) < len(rows):
             output.say(f"{len(shown)} of {len(rows):,} rows; `--limit 0` shows all")
-    _tell_problems(log)
+    for problem in log.problems:
+        output.say(f"{problem.severity}: {problem.where}: {problem.message}")
 
 
 @app.command()
@@ -297,8 +298,3 @@ def _time(text: str) -> datetime:
     except ValueError:
         raise typer.BadParameter(f"`{text}` is no date, time or age like `7d`") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _tell_problems(log: Log) -> None:
-    for problem in log.problems:
-        output.say(f"{problem.severity}: {problem.where}: {problem.message}")

@@ -176,7 +176,7 @@ def _print_names(title: str, names: Sequence[tuple[str, int]], limit: int) -> No
         shown = ", ".join(map(_name, names[: limit or None]))
         print(
             f"{title}: {output.counted(len(names), 'execution')}: {shown}"
-            + (", ..." if limit < len(names) else "")
+            + (", ..." if 0 < limit < len(names) else "")
         )
 
 
