@@ -40,8 +40,6 @@ class Alignment:
     """Tool results or texts that changed otherwise."""
     inserted: int = 0
     deleted: int = 0
-    substance: bool = True
-    """An assistant's block is among what is equal, or nothing but equal blocks are there."""
 
     @property
     def clean(self) -> bool:
@@ -67,12 +65,11 @@ def align(
     walk = _Walk(old, new, cut)
     if not walk.run():
         return None
-    substance = known > 2 or walk.assistant or not (walk.inserted or walk.deleted or walk.altered)
-    if not substance:
-        return None
-    return Alignment(
-        _answer(answer, new[walk.j :]), walk.cleared, walk.altered, walk.inserted, walk.deleted, substance
-    )
+    came_back = _answer(answer, new[walk.j :])
+    touched = walk.inserted or walk.deleted or walk.altered
+    if touched and not (known > 2 or walk.assistant or came_back is Answer.PRESENT):
+        return None  # Nothing that an agent said is among what is equal: that may be chance.
+    return Alignment(came_back, walk.cleared, walk.altered, walk.inserted, walk.deleted)
 
 
 class _Walk:

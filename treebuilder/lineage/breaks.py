@@ -16,7 +16,7 @@ from gyre.treebuilder.trees import Cause, Evidence, Ids
 
 _TAG = 3
 """Ids of an opened think tag, which templates keep when they strip what followed."""
-_SEEN_AGAIN, _RUNS = 4, 16
+_SEEN_AGAIN, _RUNS = 3, 16
 _MARGIN = 64
 """Ids of a generation prompt (`assistant`, an opened think tag) that a re-rendering may lack."""
 
@@ -73,7 +73,19 @@ def _same_messages(
         given += run.size
         if given > _MARGIN:
             break
-    return Break(Cause.REWRITTEN, Evidence("ids", "same messages, other ids in the given part"), offset)
+    if _unchanged(one, origin, texts):
+        return Break(
+            Cause.RETOKENIZED, Evidence("ids", "same messages, other ids for what was given"), offset
+        )
+    return Break(
+        Cause.REWRITTEN, Evidence("ids", "messages that mean the same are written otherwise"), offset
+    )
+
+
+def _unchanged(one: Try, origin: Try, texts: Texts) -> bool:
+    """Whether the harness sent all earlier messages byte for byte as before."""
+    before = texts.addresses(origin.call)
+    return texts.addresses(one.call)[: len(before)] == before
 
 
 def _is_shorter(one: Try, origin: Try, offset: int | None, beyond: list[Run], texts: Texts) -> bool:

@@ -18,8 +18,10 @@ class Compactions:
         hits = [hit for hit in self._known.quotes.summaries(context) if _may_be_summary(hit.origin, context)]
         if is_labelled(context.voice):
             hits = [hit for hit in hits if hit.origin.voice in (context.voice, (None, None))]
-        own = [hit for hit in hits if hit.origin.turn is not None and not is_sub(hit.origin.turn.context)]
-        return next(iter(own or hits), None)
+        # A summary that has begun a context is kept among a user's messages in later ones.
+        fresh = [hit for hit in hits if hit.origin.turn is not None and hit.origin.turn.step != "summary"]
+        own = [hit for hit in fresh if hit.origin.turn is not None and not is_sub(hit.origin.turn.context)]
+        return next(iter(own or fresh or hits), None)
 
     def restart(self, context: Context, hit: Hit) -> None:
         summary = self.mark_summary(hit.origin, Evidence("text", "its answer begins a later context"))

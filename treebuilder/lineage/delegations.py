@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gyre.treebuilder.lineage.align import Alignment, Answer
 from gyre.treebuilder.lineage.breaks import break_of
 from gyre.treebuilder.lineage.evidence import Hit
@@ -14,10 +16,12 @@ from gyre.treebuilder.trees import Cause, Confidence, Evidence
 class Delegations:
     def __init__(self, known: Known) -> None:
         self._known = known
+        self._taken: Counter[tuple[int, str]] = Counter()
+        """Children found, by index of the call and argument: one tool call starts one child."""
 
     def find(self, context: Context) -> Hit | None:
         """Of calls with the same argument in different contexts the one that got the answer back."""
-        hits = self._known.quotes.delegations(context)
+        hits = [hit for hit in self._known.quotes.delegations(context) if not self._is_taken(hit)]
         owners = {id(hit.origin.turn.context): hit for hit in reversed(hits) if hit.origin.turn is not None}
         if len(owners) < 2:
             return hits[0] if hits else None
@@ -30,6 +34,9 @@ class Delegations:
             return told[0]
         context.root.reason = f"{len(owners)} agents gave this prompt"
         return hits[0]
+
+    def _is_taken(self, hit: Hit) -> bool:
+        return self._taken[hit.origin.index, hit.text] >= self._known.quotes.times(hit)
 
     def came_back(self, context: Context, hit: Hit) -> bool:
         """Whether a prompt was all of an argument, or its answer went to the agent that gave it."""
@@ -45,7 +52,7 @@ class Delegations:
         return None
 
     def settle_as_stated(self, context: Context, parent: Voice) -> None:
-        spoken = [hit for hit in self._known.quotes.delegations(context) if hit.origin.voice == parent]
+        spoken = self._known.quotes.delegations(context, parent)
         if spoken:
             self.settle_by(context, spoken[0], Confidence.STATED)
         else:
@@ -67,6 +74,7 @@ class Delegations:
         confidence: Confidence = Confidence.INFERRED,
         what: str = "an argument",
     ) -> None:
+        self._taken[hit.origin.index, hit.text] += 1
         turn = hit.origin.turn
         forked = context.root.origin is not None and context.root.origin.turn is turn
         forked = forked or self._known.quotes.kept(context) is hit.origin

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gyre.proxy.canonical import Block, Kind, arguments_of
 from gyre.treebuilder.lineage.texts import Texts
-from gyre.treebuilder.lineage.turn import Context, Try, Turn
+from gyre.treebuilder.lineage.turn import Context, Try, Turn, Voice
 from gyre.treebuilder.trees import Cause
 
 SHORTEST_SUMMARY = 40
@@ -23,6 +23,8 @@ _COVERAGE = 0.25
 """Of the text it stands in, for an argument that is not all of it."""
 _EARLY, _LAST = 40, 8
 _HITS = 4
+_PLAIN = 400
+"""Characters of a quotation that need no other reading."""
 _TAG = re.compile(r"</?[A-Za-z_][\w-]*>")
 _SUMMARY = re.compile(r"<summary>(.*?)(?:</summary>|$)", re.DOTALL)
 
@@ -36,6 +38,7 @@ class Hit:
     """Which text block they stand in."""
     whole: bool = False
     """They are all of that block."""
+    text: str = ""
 
 
 class Quotes:
@@ -53,7 +56,7 @@ class Quotes:
             hit = _found(one, self._pieces_of(one), texts)
             if hit is not None:
                 hits.append(hit)
-                if len(hits) == _HITS:
+                if len(hits) == _HITS or hit.length >= _PLAIN:
                     break
         return hits
 
@@ -63,20 +66,25 @@ class Quotes:
             known = self._pieces[one.index] = _pieces(self._texts.said(one.call))
         return known
 
-    def delegations(self, context: Context) -> list[Hit]:
-        """Calls with an argument that is the prompt of `context`: of the best kind only, the newest first."""
+    def delegations(self, context: Context, voice: Voice | None = None) -> list[Hit]:
+        """Calls with an argument that is the prompt of `context`: of the best kind only, the newest first.
+
+        Args:
+            voice: only calls of that agent.
+        """
         prompts = [b.text.strip() for b in self._own_texts(context) if b.role == "user"]
         prompts = prompts[:3] + prompts[3:][-3:]
-        whole: list[Hit] = []
-        parts: list[Hit] = []
+        hits: list[Hit] = []
         for one, arguments in self._delegating(context):
-            for argument in arguments:
-                for place, prompt in enumerate(prompts):
-                    if argument == prompt:
-                        whole.append(Hit(one, len(argument), place, True))
-                    elif not whole and _is_part(argument, prompt):
-                        parts.append(Hit(one, len(argument), place))
-        return whole or [hit for hit in parts if hit.length == max(p.length for p in parts)]
+            if voice in (None, one.voice):
+                hits += _arguments_in(one, arguments, prompts)
+        # What was asked last is the prompt; what stands before may be history that was copied.
+        best = max((_weight(hit, prompts) for hit in hits), default=None)
+        return [hit for hit in hits if _weight(hit, prompts) == best]
+
+    def times(self, hit: Hit) -> int:
+        """How often the call gives that argument."""
+        return self._strings(hit.origin).count(hit.text)
 
     def kept(self, context: Context) -> Try | None:
         """The latest earlier call that made a tool call which `context` begins with."""
@@ -116,11 +124,15 @@ class Quotes:
     def answered(self, turn: Turn, summary: Try) -> Try | None:
         """Of several tries the one whose answer stands in the history that a summary request renders."""
         text = self._asked(summary)
-        for one in turn.tries:
-            said = [self._texts.said(one.call).strip(), *self._strings(one)]
-            if any(len(part) >= _SHORTEST_PROMPT and part in text for part in said):
-                return one
-        return None
+        found = [(self._quoted(one, text), one) for one in turn.tries if one.complete]
+        best = max((length for length, _ in found), default=0)
+        same = [one for length, one in found if length == best]
+        return same[0] if best >= _SHORTEST_PROMPT and len(same) == 1 else None
+
+    def _quoted(self, one: Try, text: str) -> int:
+        """Characters of an answer that stand in `text`."""
+        said = [self._texts.said(one.call).strip(), *self._strings(one)]
+        return sum(len(part) for part in said if part in text)
 
     def _asked(self, one: Try) -> str:
         return "\n".join(b.text for b in self._texts.messages(one.call) if b.role == "user")
@@ -179,6 +191,19 @@ class Quotes:
                     if block.kind is Kind.CALL and block.ident:
                         self._calls.setdefault((block.ident, block.text), one)
         return self._calls
+
+
+def _arguments_in(one: Try, arguments: list[str], prompts: list[str]) -> list[Hit]:
+    hits = []
+    for argument in arguments:
+        for place, prompt in enumerate(prompts):
+            if argument == prompt or _is_part(argument, prompt):
+                hits.append(Hit(one, len(argument), place, argument == prompt, argument))
+    return hits
+
+
+def _weight(hit: Hit, prompts: list[str]) -> tuple[bool, bool, int]:
+    return hit.whole, hit.place == len(prompts) - 1, 0 if hit.whole else hit.length
 
 
 def better(summary: Hit | None, delegation: Hit | None) -> Cause | None:

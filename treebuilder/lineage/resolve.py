@@ -70,6 +70,9 @@ class _Resolver:
         summary = None if self._known.is_bare(context) else self._compactions.find(context)
         delegation = self._delegation(context)
         cause = better(summary, delegation)
+        if delegation is not None and summary is not None and summary.origin.turn is not None:
+            # A summary that began another context before is only quoted here.
+            cause = Cause.DELEGATION if summary.origin.turn.step == "summary" else cause
         if cause is Cause.COMPACTION and summary is not None:
             self._compactions.restart(context, summary)
         elif cause is Cause.DELEGATION and delegation is not None:

@@ -53,7 +53,8 @@ class _Tracer:
         self._outputs: dict[int, list[Try]] = {}
         """Tries by the run in which their output ends."""
         self._prompts: dict[tuple[int, int], list[Turn]] = {}
-        self._bodies: dict[bytes, Turn] = {}
+        self._bodies: dict[bytes, list[Turn]] = {}
+        self._calls: dict[str, Turn] = {}
         self._bare = any(one.prompt_end is None for one in tries)
         """Some calls have no ids: what they asked for is known by their messages alone."""
 
@@ -76,20 +77,25 @@ class _Tracer:
         if one.output_end is not None and one.has_output:
             self._outputs.setdefault(id(one.output_end.run), []).append(one)
         if one.call.request_digest:
-            self._bodies.setdefault(one.call.request_digest, turn)
+            self._bodies.setdefault(one.call.request_digest, []).append(turn)
+        self._calls[one.call.key.call_id] = turn
 
     def _same_request(self, one: Try) -> Turn | None:
         if one.prompt_end is not None:
             for known in reversed(self._prompts.get((id(one.prompt_end.run), one.prompt_end.depth), [])):
                 if _may_be_one(known.first.voice, one.voice):
                     return known
-        turn = self._bodies.get(one.call.request_digest) if one.call.request_digest else None
+        turn = self._calls.get(one.call.key.call_id) or self._same_body(one)
         if turn is None and self._bare:
             turn = self._alike(one)
-        if turn is None or not _may_be_one(turn.first.voice, one.voice):
+        if turn is None:
             return None
         known_by_ids = one.prompt_end is not None and any(t.prompt_end is not None for t in turn.tries)
         return None if known_by_ids else turn
+
+    def _same_body(self, one: Try) -> Turn | None:
+        turns = self._bodies.get(one.call.request_digest, []) if one.call.request_digest else []
+        return next((turn for turn in reversed(turns) if _may_be_one(turn.first.voice, one.voice)), None)
 
     def _alike(self, one: Try) -> Turn | None:
         """The last turn of a context that asks for the same, message by message."""
@@ -131,7 +137,7 @@ class _Tracer:
         if found is not None and found[1].clean:
             return self._go_on(one, *found)
         shared, branch = self._branch_point(one)
-        if found is not None and (branch is None or branch.turn is None or self._fits(one, found[0], shared)):
+        if found is not None and (branch is None or branch.turn is None or self._fits(found[0], shared)):
             return self._go_on(one, *found)
         return self._begin(
             one, before if branch is None or (before and before.index > branch.index) else branch
@@ -235,10 +241,9 @@ class _Tracer:
                     return found
         return None
 
-    def _fits(self, one: Try, before: Try, shared: int) -> bool:
-        """Whether no other context has more of the messages than that of `before`."""
-        assert before.turn is not None
-        return self._shared(one, before.turn.context.tip) >= shared
+    def _fits(self, before: Try, shared: int) -> bool:
+        """Whether what `before` had is no less than what another context shares."""
+        return before.turn is not None and self._length(before.turn) >= shared
 
     def _branch_point(self, one: Try) -> tuple[int, Try | None]:
         """The last call whose messages and answer this list begins with, and how many blocks it shares."""
