@@ -10,12 +10,17 @@ from gyre.treebuilder.errors import ExecutionError
 from gyre.treebuilder.trees import CallKey
 
 
+_LISTS = 64
+"""Whole message lists that are kept: those of the contexts that a prompt is held against."""
+
+
 class Texts:
     def __init__(self, bodies: Mapping[str, bytes]) -> None:
         self._bodies = bodies
         self._calls: dict[CallKey, Call] = {}
         self._blocks: dict[str, list[Block]] = {}
         self._answers: dict[CallKey, list[Block]] = {}
+        self._lists: dict[CallKey, list[str]] = {}
 
     def add(self, call: Call) -> None:
         self._calls[call.key] = call
@@ -26,6 +31,14 @@ class Texts:
         Raises:
             ExecutionError: a row it builds on is missing or too short.
         """
+        known = self._lists.get(call.key)
+        if known is None:
+            if len(self._lists) == _LISTS:
+                self._lists.clear()
+            known = self._lists[call.key] = self._put_together(call)
+        return known
+
+    def _put_together(self, call: Call) -> list[str]:
         pieces: list[list[str]] = [call.messages]
         limit, parent = call.messages_shared, call.parent
         while limit > 0:
