@@ -157,9 +157,10 @@ def peak_memory(pid: int) -> Iterator[Peak]:
     finally:
         stop.set()
         sampler.join()
-    peak.bytes = max(peak.bytes, _high_water(pid))
+    peak.bytes = max(peak.bytes, high_water(pid))
 
 
-def _high_water(pid: int) -> int:
+def high_water(pid: int) -> int:
+    """The most memory a process held; unlike `ru_maxrss` without that of the process it was forked from."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.material import make_text
+from benchmarks.processes import high_water
 from benchmarks.trees.long_run import Plan, Size, long_run, size_of
 from benchmarks.trees.story import whole_prompts
 from gyre.treebuilder.builder import Builder
@@ -65,10 +67,6 @@ def forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def measure(plan: Plan, scale: float, rounds: int) -> dict[str, Any]:
     calls, size = make(plan.scaled(scale))
     held = resident_bytes()
@@ -78,7 +76,7 @@ def measure(plan: Plan, scale: float, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         read.append(cpu_s(lambda: read_once(calls)))
         tree.append(cpu_s(lambda: built(calls)))
-    peak = peak_bytes()
+    peak = high_water(os.getpid())
     return {
         "scale": scale,
         "calls": size.calls,

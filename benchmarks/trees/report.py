@@ -54,6 +54,8 @@ class FromLog:
     tree_bytes: int
     build_s: list[float]
     """CPU of the build, children included."""
+    system_s: list[float]
+    """The system's part of that: most of it memory that the process had not touched before."""
     whole_s: list[float]
     """CPU of the whole process, from its start."""
     peak_bytes: int
@@ -151,7 +153,7 @@ def _memory_grid(sizes: Sequence[FromMemory]) -> Grid:
 
 def _log_grid(sizes: Sequence[FromLog]) -> Grid:
     counted = ("executions", "calls", "logged ids", "new ids", "log MB", "trees MB")
-    head = (*counted, "build s", "process s", "peak MB", "delivered", "kept")
+    head = (*counted, "build s", "of it system", "process s", "peak MB", "delivered", "kept")
     rows = [
         (
             f"{size.executions}",
@@ -161,6 +163,7 @@ def _log_grid(sizes: Sequence[FromLog]) -> Grid:
             f"{size.log_bytes / MB:.0f}",
             f"{size.tree_bytes / MB:.0f}",
             f"{median(size.build_s):.2f}",
+            f"{median(size.system_s):.2f}",
             f"{median(size.whole_s):.2f}",
             f"{size.peak_bytes / MB:.0f}",
             f"{size.delivered:.1%}",

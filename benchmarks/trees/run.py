@@ -7,7 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from benchmarks.material import make_text
 from benchmarks.processes import ROOT, module
 from benchmarks.trees.cases import CASES, Case
 from benchmarks.trees.logs import write_log
-from benchmarks.trees.long_run import Plan, long_run, size_of
+from benchmarks.trees.long_run import Plan, Size, long_run, size_of
 from benchmarks.trees.report import CaseResult, FromLog, FromMemory, Results
 from benchmarks.trees.story import Turn, World
 from gyre.treebuilder import build_trees, read_trees
@@ -58,32 +58,47 @@ def measure(
 
 def from_log(folder: Path, plan: Plan, scale: float, rounds: int, group: int) -> FromLog:
     """A group's log is made, built from `rounds` times, and removed."""
-    plan = plan.scaled(scale)
-    text = make_text(plan.text_tokens)
-    runs = [list(long_run(f"run-{number:02}", number, text, plan)) for number in range(group)]
-    write_log(folder / "log", runs, "group")
-    warm(folder / "log")
+    logged = make_group(folder / "log", plan.scaled(scale), group)
     done = []
-    for number in range(rounds):
+    for number in range(1 + rounds):
         done.append(run("benchmarks.trees.from_log", str(folder / "log"), str(folder / f"trees-{number}")))
+    # The first one pays for memory that a virtual machine had given back to its host, up to a second.
+    del done[0]
     summaries = read_trees(folder / "trees-0").executions()
-    sizes = [size_of(turns) for turns in runs]
     made = FromLog(
         scale=scale,
         executions=len(summaries),
         calls=sum(summary.calls for summary in summaries),
-        logged_tokens=sum(size.logged for size in sizes),
-        new_tokens=sum(size.new for size in sizes),
+        logged_tokens=logged.size.logged,
+        new_tokens=logged.size.new,
         log_bytes=bytes_in(folder / "log"),
         tree_bytes=bytes_in(folder / "trees-0"),
         build_s=[one.printed["build_s"] for one in done],
+        system_s=[one.printed["system_s"] for one in done],
         whole_s=[one.cpu_s for one in done],
         peak_bytes=max(one.printed["peak_bytes"] for one in done),
-        delivered=delivered(summaries, runs),
+        delivered=sum(summary.targets for summary in summaries) / logged.trainable,
         kept=kept(summaries),
     )
     shutil.rmtree(folder)
     return made
+
+
+@dataclass(frozen=True)
+class Logged:
+    size: Size
+    trainable: int
+    """Sampled tokens of calls that may be trained."""
+
+
+def make_group(log: Path, plan: Plan, group: int) -> Logged:
+    text = make_text(plan.text_tokens)
+    runs = [list(long_run(f"run-{number:02}", number, text, plan)) for number in range(group)]
+    write_log(log, runs, "group")
+    for path in files_in(log):
+        path.read_bytes()  # into the page cache: reading a disk is not what is measured
+    sampled = sum(len(turn.output) for turns in runs for turn in trainable(turns))
+    return Logged(size_of([turn for turns in runs for turn in turns]), sampled)
 
 
 def case_results(folder: Path) -> list[CaseResult]:
@@ -103,17 +118,11 @@ def case_result(case: Case, summary: ExecutionSummary, turns: Sequence[Turn]) ->
         name=case.name,
         calls=summary.calls,
         peer_percent=case.peer_percent,
-        delivered=delivered([summary], [turns]),
+        delivered=summary.targets / sum(len(turn.output) for turn in trainable(turns)),
         kept=summary.kept_share,
         contexts=summary.contexts,
         quarantined=summary.quarantined,
     )
-
-
-def delivered(summaries: Iterable[ExecutionSummary], runs: Iterable[Sequence[Turn]]) -> float:
-    """Targets over what was sampled in calls that may be trained, each token once."""
-    sampled = sum(len(turn.output) for turns in runs for turn in trainable(turns))
-    return sum(summary.targets for summary in summaries) / sampled
 
 
 def trainable(turns: Sequence[Turn]) -> list[Turn]:
@@ -132,12 +141,6 @@ def run(name: str, *arguments: str) -> Measured:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     return Measured(json.loads(done.stdout), cpu_s)
-
-
-def warm(folder: Path) -> None:
-    """Bring the files into the page cache: reading a disk is not what is measured."""
-    for path in files_in(folder):
-        path.read_bytes()
 
 
 def bytes_in(folder: Path) -> int:
