@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gyre.proxy.calls import NewMessage
 from gyre.proxy.log.findings import Finding
 from gyre.proxy.log.reading.ragged import values_of
-from gyre.proxy.log.reading.read import Log
 from gyre.proxy.log.reading.sealed import SealedFile, conform, corrupt, projected
 from gyre.proxy.log.sealing.widen import messages_table
 from gyre.treebuilder.errors import ExecutionError
@@ -20,9 +20,16 @@ _COLUMNS = ("hash", "body")
 
 
 class Bodies(Mapping[str, bytes]):
-    def __init__(self, log: Log, calls: Sequence[pa.Table], findings: list[Finding]) -> None:
+    def __init__(
+        self,
+        files: Sequence[SealedFile],
+        pending: Sequence[NewMessage],
+        calls: Sequence[pa.Table],
+        findings: list[Finding],
+    ) -> None:
         """Only what rows of `calls` refer to is kept; damaged files go to `findings`."""
-        self._log = log
+        self._files = files
+        self._pending = pending
         self._calls = calls
         self._findings = findings
 
@@ -53,12 +60,12 @@ class Bodies(Mapping[str, bytes]):
 
     def _tables(self, wanted: set[str]) -> Iterator[pa.Table]:
         values = pa.array(list(wanted), pa.string())
-        for file in self._log.sealed.messages:
+        for file in self._files:
             for table in self._groups(file):
                 mask = pc.is_in(table["hash"], value_set=values)
                 # Of a log that is wanted as a whole nothing is copied.
                 yield table if pc.all(mask).as_py() else table.filter(mask)
-        pending = [one for one in self._log.pending.messages if one.hash.hex() in wanted]
+        pending = [one for one in self._pending if one.hash.hex() in wanted]
         yield messages_table(pending).select(list(_COLUMNS))
 
     def _groups(self, file: SealedFile) -> Iterator[pa.Table]:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from gyre.proxy.errors import CorruptLogError
 from gyre.proxy.log.findings import Finding
-from gyre.proxy.log.folder import Folder
 from gyre.proxy.log.reading.pending import Pending
 from gyre.proxy.log.reading.read import Log
 from gyre.proxy.log.reading.sealed import Sealed
@@ -23,7 +22,7 @@ from gyre.treebuilder.builder import Builder
 from gyre.treebuilder.errors import ExecutionError, TreeError
 from gyre.treebuilder.options import Options
 from gyre.treebuilder.score import AttemptKey
-from gyre.treebuilder.source import COLUMNS, Source
+from gyre.treebuilder.source import Source
 from gyre.treebuilder.store.encode import Built, Tables, joined, tables_of
 from gyre.treebuilder.store.folder import TreesFolder
 from gyre.treebuilder.store.parts import Part
@@ -41,15 +40,13 @@ Done = Callable[[str], None]
 class LogSlice:
     """The files and journal rows of a snapshot that have rows of some executions."""
 
-    folder: Folder
     sealed: Sealed
     pending: Pending
     names: int
     """Executions with calls in the whole log: nothing is filtered where all of them are wanted."""
 
     def open(self, names: set[str]) -> Source:
-        log = Log(self.folder, self.sealed, self.pending, frozenset(names), COLUMNS)
-        return Source(log, None if len(names) == self.names else names)
+        return Source(self.sealed, self.pending, None if len(names) == self.names else names)
 
 
 class Slicer:
@@ -68,7 +65,6 @@ class Slicer:
         files = sorted({file for name in names for file in self._files.get(name, ())})
         calls = [record for record in log.pending.calls if record.identity.execution_id in names]
         return LogSlice(
-            folder=log.folder,
             sealed=replace(
                 log.sealed, calls=[log.sealed.calls[file] for file in files], executions=[], problems=[]
             ),

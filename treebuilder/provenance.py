@@ -67,7 +67,7 @@ def check_provenance(view: View, logged: dict[Key, Logged]) -> None:
         for key, link in view.links.items()
         if key in logged
     }
-    used = _on_prompts(view)
+    used, quoted = _on_prompts(view), _gone_on_from(view)
     drawn = {node for run in runs.values() for node in run}
     for node, owner in enumerate(view.nodes.owners):
         same = bool(view.nodes.sampled[node]) == (node in drawn)
@@ -76,7 +76,7 @@ def check_provenance(view: View, logged: dict[Key, Logged]) -> None:
             inside = node in runs[owner]
             say.require(inside, "provenance", f"node {node} is no part of the output of {call(owner)}")
             if inside:
-                _check_run(view, node, owner, logged[owner], node in used)
+                _check_run(view, node, owner, logged[owner], node in used or owner in quoted)
 
 
 def _path_digests(nodes: Nodes) -> list[str]:
@@ -129,7 +129,7 @@ def _check_run(view: View, node: int, owner: Key, one: Logged, used: bool) -> No
     flaw = one.flaw(view.row["evaluation"])
     say.require(flaw is None, "untrainable", f"node {node} is trained, but of {call(owner)}: {flaw}")
     outcome = one.row["outcome"]
-    # An answer that was cut is trained where a later prompt shows that the agent went on from it.
+    # An answer that was cut is trained where a later call shows that it reached the agent.
     say.require(
         outcome == "ok" or used, "untrainable", f"node {node} is trained; {call(owner)} ended {outcome}"
     )
@@ -154,3 +154,12 @@ def _on_prompts(view: View) -> set[int]:
             found.add(node)
             node = view.nodes.parents[node]
     return found
+
+
+def _gone_on_from(view: View) -> set[Key]:
+    """Calls that a later one came from, in whatever tokens that renders their answers."""
+    return {
+        (link["origin_call_id"], link["origin_attempt"], link["origin_choice"])
+        for link in view.links.values()
+        if link["origin_call_id"] is not None and link["cause"] != "retry"
+    }

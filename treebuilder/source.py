@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +19,9 @@ import pyarrow.compute as pc
 from gyre.proxy.calls import CaptureQuality, LogprobQuality
 from gyre.proxy.errors import CorruptLogError
 from gyre.proxy.log.findings import Finding
+from gyre.proxy.log.reading.pending import Pending
 from gyre.proxy.log.reading.ragged import values_of
-from gyre.proxy.log.reading.read import Log
+from gyre.proxy.log.reading.sealed import Sealed
 from gyre.proxy.log.sealing.widen import calls_table
 from gyre.treebuilder.bodies import Bodies
 from gyre.treebuilder.call import Call
@@ -29,66 +29,15 @@ from gyre.treebuilder.errors import ExecutionError
 from gyre.treebuilder.score import AttemptKey
 from gyre.treebuilder.survey import CALL_WIRES, readable_groups
 from gyre.treebuilder.trees import CallKey
-
-Array = npt.NDArray[Any]
-Spans = list[tuple[str, int, int]]
+from gyre.treebuilder.wholes import Array, Row, Spans, Wholes
 
 _SKEW_NS = 1_000_000_000
 
 
-class Row(NamedTuple):
-    """A row of the log, with the columns that trees need, as they are stored."""
-
-    call_id: str
-    attempt: int
-    choice: int
-    parent_call_id: str | None
-    parent_attempt: int
-    parent_choice: int
-    prompt_tokens: int | None
-    prompt_shared: int
-    prompt_digest: str | None
-    prompt_suffix_ids: Array | None
-    output_ids: Array | None
-    output_logprobs: Array | None
-    version_spans: Spans
-    messages_shared: int
-    message_hashes: list[str]
-    tool_hashes: list[str]
-    request_digest: str | None
-    response: bytes | None
-    response_digest: str | None
-    started_at: int
-    ended_at: int
-    outcome: str
-    finish_reason: str | None
-    session_id: str | None
-    agent_id: str | None
-    parent_agent_id: str | None
-    lineage_hints: str | None
-    retry_count: int | None
-    delivery_of: str | None
-    capture_quality: str | None
-    logprob_quality: str | None
-    capture_flags: list[str]
-
-    @property
-    def key(self) -> CallKey:
-        return CallKey(self.call_id, self.attempt, self.choice)
-
-    @property
-    def outputs(self) -> int:
-        return 0 if self.output_ids is None else len(self.output_ids)
-
-    @property
-    def logprobs(self) -> int:
-        return 0 if self.output_logprobs is None else len(self.output_logprobs)
-
-
 _WHO = ("execution_id", "execution_attempt", "wire", "order", "worker")
 COLUMNS = (*_WHO, *Row._fields)
-_Placed = tuple[tuple[int, str, CallKey], Row]
-"""A row and where it stands in commit order."""
+_Placed = tuple[tuple[int, str, CallKey], int, Row]
+"""Where a row stands in commit order, its attempt of the execution, the row."""
 
 
 class Source:
@@ -97,14 +46,14 @@ class Source:
     Files are read by row group, so that a damaged page only costs the executions that have rows there.
     """
 
-    def __init__(self, log: Log, names: Collection[str] | None) -> None:
-        """`log` is read with `COLUMNS`, and `names` are those of its executions that are wanted."""
-        self._log = log
+    def __init__(self, sealed: Sealed, pending: Pending, names: Collection[str] | None) -> None:
         self.findings: list[Finding] = []
+        """What is damaged."""
         self._lost: dict[str, str] = {}
-        self._rows: dict[AttemptKey, list[_Placed]] = {}
-        tables = list(self._tables(names))
-        self.bodies = Bodies(log, tables, self.findings)
+        self._rows: dict[str, list[_Placed]] = {}
+        """By execution, whatever the attempt: rows of one may build on another's."""
+        tables = list(self._tables(sealed, pending, names))
+        self.bodies = Bodies(sealed.messages, pending.messages, tables, self.findings)
         for table in tables:
             self._take(table)
 
@@ -114,41 +63,42 @@ class Source:
         Raises:
             ExecutionError: its rows contradict each other, lack something, or cannot be read.
         """
-        if key[0] in self._lost:
-            raise ExecutionError(self._lost[key[0]])
-        reading = _Reading(self._log)
-        for _, row in sorted(self._rows.get(key, ()), key=itemgetter(0)):
-            reading.add(row, evaluation)
+        name, attempt = key
+        if name in self._lost:
+            raise ExecutionError(self._lost[name])
+        rows = sorted(self._rows.get(name, ()), key=itemgetter(0))
+        reading = _Reading(Wholes(row for _, _, row in rows))
+        for _, of, row in rows:
+            if of == attempt:
+                reading.add(row, evaluation)
         return reading.calls, reading.problems
 
-    def _tables(self, names: Collection[str] | None) -> Iterator[pa.Table]:
+    def _tables(self, sealed: Sealed, pending: Pending, names: Collection[str] | None) -> Iterator[pa.Table]:
         wanted = None if names is None else pa.array(list(names), pa.string())
-        for file in self._log.sealed.calls:
+        for file in sealed.calls:
             for table in readable_groups(file, COLUMNS, self.findings, self._lost):
                 mask = None if wanted is None else pc.is_in(table["execution_id"], value_set=wanted)
                 if mask is None or pc.any(mask).as_py():
                     # What is wanted as a whole is not copied.
                     yield table if mask is None or pc.all(mask).as_py() else table.filter(mask)
-        pending = [
-            one for one in self._log.pending.calls if names is None or one.identity.execution_id in names
-        ]
-        yield calls_table(pending).select(list(COLUMNS))
+        calls = [one for one in pending.calls if names is None or one.identity.execution_id in names]
+        yield calls_table(calls).select(list(COLUMNS))
 
     def _take(self, table: pa.Table) -> None:
         who = zip(*(values_of(table[column]) for column in _WHO), strict=True)
         rows = map(Row._make, zip(*(_values(table, column) for column in Row._fields), strict=True))
         for (execution, attempt, wire, order, worker), row in zip(who, rows, strict=True):
             if wire in CALL_WIRES:
-                self._rows.setdefault((execution, attempt), []).append(((order, worker, row.key), row))
+                self._rows.setdefault(execution, []).append(((order, worker, row.key), attempt, row))
 
 
 class _Reading:
     """One attempt while its rows are read."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, wholes: Wholes) -> None:
         self.calls: list[Call] = []
         self.problems: list[str] = []
-        self._log = log
+        self._wholes = wholes
         self._known: dict[CallKey, tuple[Row, Call]] = {}
 
     def add(self, row: Row, evaluation: bool) -> None:
@@ -166,18 +116,17 @@ class _Reading:
 
     def _join(self, call: Call, row: Row) -> None:
         """Refer to the parent where the builder has it by then; else make the call whole."""
-        if row.parent_call_id is None:
+        parent = row.parent
+        if parent is None:
             if row.prompt_shared or row.messages_shared:
                 raise _error(row, "shares with a parent and names none")
             return
-        parent = CallKey(row.parent_call_id, row.parent_attempt, row.parent_choice)
         if parent in self._known:
             _check_shared(row, self._known[parent][0])
             call.parent = parent
             return
         try:
-            call.suffix = self._log.prompt_ids(*call.key)
-            call.messages = self._log.message_hashes(*call.key)
+            call.suffix, call.messages = self._wholes.prompt(row), self._wholes.messages(row)
         except CorruptLogError as problem:
             raise ExecutionError(problem.message) from None
         call.shared = call.messages_shared = 0

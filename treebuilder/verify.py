@@ -16,8 +16,9 @@ import xxhash
 
 from gyre.proxy.errors import CorruptLogError, LogError
 from gyre.proxy.log.findings import Finding, Severity, error, note
-from gyre.proxy.log.reading.ragged import RaggedIds, values_of
+from gyre.proxy.log.reading.ragged import RaggedIds, packed, values_of
 from gyre.proxy.log.reading.read import Log, read_log
+from gyre.proxy.log.reading.rebuild import Part, Rebuilder
 from gyre.proxy.log.reading.sealed import read_sealed
 from gyre.treebuilder.errors import TreeError
 from gyre.treebuilder.proof import Key, Row, View, check_alone, key_of
@@ -29,10 +30,12 @@ from gyre.treebuilder.store.schema import TABLES
 Attempt = tuple[str, int]
 
 _GENERATING = ("chat", "completions", "messages", "responses")
+_IDS = ("prompt_suffix_ids", "output_ids", "output_logprobs")
 _COLUMNS = (
     *("execution_id", "execution_attempt", "wire", "call_id", "attempt", "choice", "prompt_tokens"),
-    *("prompt_digest", "output_logprobs", "version_spans", "outcome", "capture_quality", "logprob_quality"),
-    *("capture_flags", "delivery_of"),
+    *("parent_call_id", "parent_attempt", "parent_choice", "prompt_shared", "prompt_digest", "version_spans"),
+    *("outcome", "capture_quality", "logprob_quality", "capture_flags", "delivery_of"),
+    *_IDS,
 )
 _SUMS = (
     *("calls", "contexts", "trajectories", "prompt_tokens", "tree_tokens", "sampled_tokens"),
@@ -156,24 +159,37 @@ class _Calls:
     def __init__(self, log: Log) -> None:
         self.log = log
         table = log.calls
-        self._logprobs = RaggedIds(table["output_logprobs"])
-        self._rows: dict[Attempt, dict[Key, tuple[int, Row]]] = {}
-        light: list[Row] = table.drop_columns(["output_logprobs"]).to_pylist()
+        self._suffixes, self._outputs, self._logprobs = (RaggedIds(table[name]) for name in _IDS)
+        self._rows: dict[str, dict[Key, tuple[int, Row]]] = {}
+        light: list[Row] = table.drop_columns(list(_IDS)).to_pylist()
         for number, row in enumerate(light):
-            if row["wire"] in _GENERATING:
-                rows = self._rows.setdefault((row["execution_id"], row["execution_attempt"]), {})
-                rows.setdefault(key_of(row), (number, row))
+            # Of a row that was written twice the first counts.
+            self._rows.setdefault(row["execution_id"], {}).setdefault(key_of(row), (number, row))
 
     def of(self, attempt: Attempt) -> dict[Key, Logged]:
         """Raises CorruptLogError for a prompt that cannot be put together."""
+        rows = self._rows.get(attempt[0], {})
+        prompts = Rebuilder(lambda key: self._part(rows.get(key)))
         return {
-            key: Logged(row, self._rebuilt(key), self.log.output_ids(*key), self._logprobs[number])
-            for key, (number, row) in self._rows.get(attempt, {}).items()
+            key: Logged(
+                row, self._digest(number, key, prompts), self._outputs[number], self._logprobs[number]
+            )
+            for key, (number, row) in rows.items()
+            if row["execution_attempt"] == attempt[1] and row["wire"] in _GENERATING
         }
 
-    def _rebuilt(self, key: Key) -> str | None:
-        prompt = self.log.prompt_ids(*key)
-        return None if prompt is None else xxhash.xxh3_128_hexdigest(prompt.data)
+    def _part(self, found: tuple[int, Row] | None) -> Part | None:
+        if found is None:
+            return None
+        number, row = found
+        parent = (row["parent_call_id"], row["parent_attempt"], row["parent_choice"])
+        ids = packed(self._suffixes[number]), packed(self._outputs[number])
+        return Part(None if parent[0] is None else parent, 4 * (row["prompt_shared"] or 0), *ids)
+
+    def _digest(self, number: int, key: Key, prompts: Rebuilder) -> str | None:
+        if self._suffixes[number] is None:
+            return None
+        return xxhash.xxh3_128_hexdigest(prompts.whole(key))
 
 
 def _check_executions(rows: list[Row], source: _Source) -> Iterator[Finding]:
