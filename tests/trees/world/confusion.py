@@ -31,13 +31,14 @@ def misgrouped(tree: ExecutionTree, rows: list[Row], labels: bool) -> list[str]:
     found: dict[int, int] = {}
     real: dict[int, int] = {}
     wrong = []
+    truths = {row.key: row.truth for row in rows}
     for link in tree.links:
-        row = next(row for row in rows if row.key == link.call)
-        if row.truth.open_to(labels) or quarantined(link):
+        truth = truths[link.call]
+        if truth.open_to(labels) or quarantined(link):
             continue
-        same = real.setdefault(link.context_id, row.truth.context) == row.truth.context
-        if found.setdefault(row.truth.context, link.context_id) != link.context_id or not same:
-            wrong.append(f"{link.call} is in context {link.context_id}, truly {row.truth.context}")
+        same = real.setdefault(link.context_id, truth.context) == truth.context
+        if found.setdefault(truth.context, link.context_id) != link.context_id or not same:
+            wrong.append(f"{link.call} is in context {link.context_id}, truly {truth.context}")
     return wrong
 
 
@@ -87,14 +88,12 @@ class Confusion:
         return self.right / self.decidable
 
     def table(self) -> str:
-        """Rows: the truth. Columns: what was found."""
-        real = sorted({row for row, _ in self.counts})
-        found = sorted({column for _, column in self.counts})
-        lines = [f"{'truth / found':26}" + "".join(f"{i:>6}" for i in range(len(found)))]
-        for row in real:
-            cells = (self.counts.get((row, column), 0) for column in found)
-            lines.append(f"{row:26}" + "".join(f"{count or '.':>6}" for count in cells))
-        lines += [f"  {i}: {column}" for i, column in enumerate(found)]
+        """The matrix, without its zeros: a line per truth, what was found most first."""
+        lines = [f"{'truth':36}{'calls':>6}  found"]
+        for real in sorted({real for real, _ in self.counts}):
+            found = Counter({name: count for (row, name), count in self.counts.items() if row == real})
+            cells = ", ".join(f"{name} {count}" for name, count in found.most_common())
+            lines.append(f"{real:36}{found.total():6}  {cells}")
         lines.append(f"right: {self.right} of {self.decidable} decidable ({100 * self.share:.2f} %)")
         return "\n".join(lines)
 
