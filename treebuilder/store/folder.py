@@ -132,13 +132,16 @@ class TreesFolder:
         if path.exists() and path.read_bytes() == content:
             return
         temporary = self.temporary(path)
-        with self.writing():
-            with temporary.open("wb") as file:
+        try:
+            with self.writing(), temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
-            sync_dir(self.root)
+        except TreeError:
+            temporary.unlink(missing_ok=True)
+            raise
+        temporary.replace(path)
+        sync_dir(self.root)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
