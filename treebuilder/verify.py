@@ -63,8 +63,9 @@ def verify_trees(path: str | Path, log: str | Path | None = None) -> list[Findin
     rows = list(_check_parts(folder, manifest, source, findings))
     if source is not None:
         findings += _check_executions(rows, source)
+        findings += [problem for problem in source.log.problems if problem.severity == Severity.ERROR]
     findings += _check_report(folder, rows)
-    return [*missing, *findings]
+    return list(dict.fromkeys([*missing, *findings]))
 
 
 def _check_files(folder: TreesFolder, manifest: Manifest) -> Iterator[Finding]:
@@ -128,7 +129,7 @@ class _Source:
     """The whole log: which executions it has, and where."""
 
     def __init__(self, log: Log) -> None:
-        self._log = log
+        self.log = log
         self.attempts: set[Attempt] = set()
         self._files: dict[str, set[int]] = {}
         for number, file in enumerate(log.sealed.calls):
@@ -145,7 +146,7 @@ class _Source:
 
     def log_of(self, names: set[str]) -> Log:
         """The rows of some executions, out of the files that have any."""
-        log = self._log
+        log = self.log
         files = sorted({file for name in names for file in self._files.get(name, ())})
         calls = [record for record in log.pending.calls if record.identity.execution_id in names]
         sealed = replace(log.sealed, calls=[log.sealed.calls[file] for file in files], problems=[])

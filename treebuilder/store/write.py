@@ -56,7 +56,7 @@ class PartWriter:
         sums = {}
         with self._folder.writing():
             for table, writer in self._writers.items():
-                writer.add_key_value_metadata({META_PART: digest.encode()})
+                writer.add_key_value_metadata(_metadata(table, digest))
                 writer.close()
                 temporary = self._folder.temporary(self._paths[table])
                 _sync(temporary)
@@ -96,14 +96,16 @@ def commit(folder: TreesFolder, entry: PartEntry) -> None:
 
 
 def _writer(table: str, path: Path) -> pq.ParquetWriter:
-    schema = SCHEMAS[table].with_metadata(
-        {
-            META_FORMAT: str(FORMAT_VERSION),
-            b"gyre_trees_schema": str(SCHEMA_VERSION),
-            b"gyre_trees_table": table,
-        }
-    )
-    return pq.ParquetWriter(path, schema, **_options(table, schema))
+    return pq.ParquetWriter(path, SCHEMAS[table], **_options(table, SCHEMAS[table]))
+
+
+def _metadata(table: str, digest: str) -> dict[bytes, bytes]:
+    return {
+        META_FORMAT: str(FORMAT_VERSION).encode(),
+        b"gyre_trees_schema": str(SCHEMA_VERSION).encode(),
+        b"gyre_trees_table": table.encode(),
+        META_PART: digest.encode(),
+    }
 
 
 def _options(table: str, schema: pa.Schema) -> dict[str, Any]:
