@@ -73,7 +73,8 @@ class Confusion:
         if self.labels or truth.decided is not Decided.HARDLY:
             self.decidable += 1
             self.right += not differences
-        if differences and not quarantined(link):
+        claimed = [text for text in differences if not text.startswith("role: found unknown")]
+        if claimed and not quarantined(link):
             self.silent.append(f"{key}: {'; '.join(differences)}")
 
     def merge(self, other: Confusion) -> None:
