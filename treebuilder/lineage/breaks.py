@@ -63,7 +63,7 @@ def _without_answer(one: Try, origin: Try, tree: PrefixTree, texts: Texts, tries
 def _same_messages(
     one: Try, origin: Try, offset: int | None, beyond: list[Run], texts: Texts, tries: list[Try]
 ) -> Break:
-    if beyond and not beyond[0].sampled and _is_shorter(one, origin, offset, beyond, texts):
+    if beyond and not beyond[0].sampled and _is_shorter(one, offset, beyond, texts, tries):
         detail = "a piece of the history is left out, and answers in it have reasoning"
         return Break(Cause.REASONING_STRIPPED, Evidence("ids", detail), offset)
     given = 0
@@ -88,10 +88,9 @@ def _unchanged(one: Try, origin: Try, texts: Texts) -> bool:
     return texts.addresses(one.call)[: len(before)] == before
 
 
-def _is_shorter(one: Try, origin: Try, offset: int | None, beyond: list[Run], texts: Texts) -> bool:
+def _is_shorter(one: Try, offset: int | None, beyond: list[Run], texts: Texts, tries: list[Try]) -> bool:
     """Whether the given part goes on further down: answers that stand there may lose their reasoning too."""
-    turns = origin.turn.context.turns if origin.turn is not None else []
-    if offset is None or not any(_reasoned(texts, turn.kept.call) for turn in turns):
+    if offset is None or not any(_reasoned(texts, other.call) for other in tries[: one.index]):
         return False
     following = _from(one, offset, _SEEN_AGAIN)
     old = np.concatenate([run.ids for run in beyond[:_RUNS]])

@@ -51,8 +51,8 @@ class Compactions:
             return turn
         if len(turn.context.turns) > 1:
             split(turn, self._known.contexts)
-        if turn.step == "restart":
-            # It quotes a summary because it renders a history that began from one.
+        if turn.cause is Cause.DELEGATION or turn.step == "restart":
+            # It quotes a prompt or a summary because it renders a history that began from one.
             turn.origin, turn.evidence = None, []
         end = _end_of_history(turn)
         turn.family = "suffix_prompt" if end is not None else "rendered_transcript"

@@ -63,7 +63,6 @@ class Delegations:
             ]
             context.root.origin = before[-1] if before else context.root.origin
             settle(context, Cause.DELEGATION, confidence=Confidence.STATED)
-            context.root.step = self._step(context)
         detail = f"agent {context.voice} was started by {parent}"
         context.root.evidence.append(Evidence("header", detail))
 
@@ -84,9 +83,9 @@ class Delegations:
         call_id = hit.origin.call.key.call_id
         detail = f"its prompt {kind} {what} of call `{call_id}`, {hit.length} characters"
         settle(context, Cause.DELEGATION, Evidence("text", detail), confidence)
-        context.root.step = "forked" if forked else self._step(context)
+        context.root.step = "forked" if forked else None
 
-    def _step(self, context: Context) -> str:
+    def step(self, context: Context) -> str:
         origin = context.root.origin
         turn = origin.turn if origin is not None else None
         if turn is None:

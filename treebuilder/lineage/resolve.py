@@ -31,6 +31,7 @@ def resolve(
             work.by_evidence(context)
     work.by_labels()
     work.leftovers()
+    work.steps()
     found = sorted((c for c in contexts if c.turns), key=lambda c: c.root.first.index)
     for number, context in enumerate(found):
         context.number = number
@@ -101,6 +102,12 @@ class _Resolver:
         for context in list(self._known.contexts):
             if context.turns and self._known.labels.is_summary(context.tip.first):
                 self._compactions.mark_summary(context.tip.kept, stated)
+
+    def steps(self) -> None:
+        """How children ran beside their parents, now that it is known whose they are."""
+        for context in self._known.contexts:
+            if context.turns and context.root.cause is Cause.DELEGATION and context.root.step != "forked":
+                context.root.step = self._delegations.step(context)
 
     def leftovers(self) -> None:
         """Contexts without evidence: side calls, the main agent, and what cannot be told."""

@@ -9,7 +9,6 @@ from gyre.treebuilder.call import Call
 from gyre.treebuilder.errors import ExecutionError
 from gyre.treebuilder.trees import CallKey
 
-
 _LISTS = 64
 """Whole message lists that are kept: those of the contexts that a prompt is held against."""
 

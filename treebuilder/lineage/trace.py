@@ -62,7 +62,7 @@ class _Tracer:
         turn = self._same_request(one)
         if turn is None:
             turn = self._new_turn(one)
-        elif one.prompt_end is not None and all(other.prompt_end is None for other in turn.tries):
+        elif one.prompt_end is not None and turn.prompt_end is None:
             turn = self._placed_by_ids(one, turn)
         else:
             turn.tries.append(one)
@@ -81,21 +81,25 @@ class _Tracer:
         self._calls[one.call.key.call_id] = turn
 
     def _same_request(self, one: Try) -> Turn | None:
+        """The turn that `one` is a further try of."""
+        turn = self._calls.get(one.call.key.call_id)
+        if turn is not None and (one.prompt_end is None or turn.prompt_end in (None, one.prompt_end)):
+            return turn
         if one.prompt_end is not None:
             for known in reversed(self._prompts.get((id(one.prompt_end.run), one.prompt_end.depth), [])):
-                if _may_be_one(known.first.voice, one.voice):
+                if _may_be_one(known.first.voice, one.voice) and not _beside(known, one):
                     return known
-        turn = self._calls.get(one.call.key.call_id) or self._same_body(one)
+        turn = self._same_body(one)
         if turn is None and self._bare:
             turn = self._alike(one)
-        if turn is None:
-            return None
-        known_by_ids = one.prompt_end is not None and any(t.prompt_end is not None for t in turn.tries)
-        return None if known_by_ids else turn
+        return None if turn is None or (one.prompt_end and turn.prompt_end) else turn
 
     def _same_body(self, one: Try) -> Turn | None:
         turns = self._bodies.get(one.call.request_digest, []) if one.call.request_digest else []
-        return next((turn for turn in reversed(turns) if _may_be_one(turn.first.voice, one.voice)), None)
+        fitting = (
+            t for t in reversed(turns) if _may_be_one(t.first.voice, one.voice) and not _beside(t, one)
+        )
+        return next(fitting, None)
 
     def _alike(self, one: Try) -> Turn | None:
         """The last turn of a context that asks for the same, message by message."""
@@ -214,23 +218,35 @@ class _Tracer:
         return turn
 
     def _aligned(self, one: Try) -> tuple[Try, Alignment] | None:
+        """The try that `one` goes on from by its messages: with its answer, or else without it."""
         if not one.call.messages and not one.call.messages_shared:
             return None
         addresses = self._texts.addresses(one.call)
+        without: list[tuple[Try, Alignment]] = []
         for context in self._candidates(one):
-            tip = context.tip
-            found = self._against(addresses, tip)
-            if found is not None and found[1].answer <= Answer.PARTIAL:
-                return found
-            if tip.weak and tip.origin is not None and tip.origin.turn is not None:
-                earlier = self._against(addresses, tip.origin.turn)
-                if earlier is not None and earlier[1].answer <= Answer.PARTIAL:
-                    return earlier
-            if found is not None and found[1].clean:
-                return found
-            if (twin := self._twin(addresses, context)) is not None:
-                return twin
-        return None
+            found = self._against(addresses, context.tip)
+            if found is not None and _goes_on_without(one, *found) and not self._behind(addresses, context):
+                without.append(found)
+            elif not without:
+                whole = self._with_answer(addresses, context, found)
+                if whole is not None:
+                    return whole
+        return min(without, key=lambda pair: pair[1].answer, default=None)
+
+    def _with_answer(
+        self, addresses: list[str], context: Context, found: tuple[Try, Alignment] | None
+    ) -> tuple[Try, Alignment] | None:
+        if found is not None and found[1].answer <= Answer.PARTIAL:
+            return found
+        return self._behind(addresses, context) or self._twin(addresses, context)
+
+    def _behind(self, addresses: list[str], context: Context) -> tuple[Try, Alignment] | None:
+        """The turn before a tip that left its answer out, when these messages have that answer."""
+        origin = context.tip.origin
+        if not context.tip.weak or origin is None or origin.turn is None:
+            return None
+        found = self._against(addresses, origin.turn)
+        return found if found is not None and found[1].answer <= Answer.PARTIAL else None
 
     def _twin(self, addresses: list[str], context: Context) -> tuple[Try, Alignment] | None:
         """An answer beside the one that its context went on from, when these messages go on from it."""
@@ -321,6 +337,25 @@ def _is_free(one: Try) -> bool:
 def _heirs(turn: Turn) -> list[Turn]:
     """Turns of the same context that go on from this one."""
     return [other for other in turn.next if other.context is turn.context]
+
+
+def _goes_on_without(one: Try, before: Try, alignment: Alignment) -> bool:
+    """Whether a prompt is the earlier one and more, its answer left out or put in other words."""
+    return alignment.clean and alignment.answer is not Answer.NONE and before.call.tools == one.call.tools
+
+
+def _beside(turn: Turn, one: Try) -> bool:
+    """Whether `one` ran while every try of the turn did: it does not repeat what had not failed yet.
+
+    A client that leaves may ask again before the proxy has noticed.
+    """
+    return all(
+        other.call.outcome != "client_gone"
+        and one.call.started_ns < other.call.ended_ns
+        and other.call.started_ns < one.call.ended_ns
+        and other.call.key.call_id != one.call.key.call_id
+        for other in turn.tries
+    )
 
 
 def _last_index(context: Context) -> int:

@@ -73,6 +73,11 @@ class Turn:
         return self.tries[0]
 
     @property
+    def prompt_end(self) -> Position | None:
+        """Where the prompt ends; None while no try of it has ids."""
+        return next((one.prompt_end for one in self.tries if one.prompt_end is not None), None)
+
+    @property
     def weak(self) -> bool:
         """It left the answer of its predecessor out, so another turn may have a better claim."""
         return self.step == "response_absent" and not self.next
