@@ -7,19 +7,13 @@ the evidence may come later: see `resolve`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
-
-from gyre.proxy.canonical import Block, Kind
-from gyre.treebuilder.lineage.align import Alignment, Answer, align, common_blocks
+from gyre.treebuilder.lineage.align import Alignment, Answer
 from gyre.treebuilder.lineage.breaks import break_of
+from gyre.treebuilder.lineage.histories import Histories
 from gyre.treebuilder.lineage.texts import Texts
-from gyre.treebuilder.lineage.turn import Context, Try, Turn, Voice
+from gyre.treebuilder.lineage.turn import Context, Try, Turn, is_other, may_be_one
 from gyre.treebuilder.prefix import PrefixTree, Run
 from gyre.treebuilder.trees import Cause, Confidence, Evidence
-
-_RECENT = 16
-"""Contexts of other beginnings that a prompt is held against, the latest first."""
 
 
 def trace(tries: list[Try], tree: PrefixTree, texts: Texts) -> list[Context]:
@@ -50,6 +44,7 @@ class _Tracer:
     def __init__(self, tries: list[Try], tree: PrefixTree, texts: Texts) -> None:
         self._tries, self._tree, self._texts = tries, tree, texts
         self.contexts: list[Context] = []
+        self._histories = Histories(self.contexts, texts)
         self._outputs: dict[int, list[Try]] = {}
         """Tries by the run in which their output ends."""
         self._prompts: dict[tuple[int, int], list[Turn]] = {}
@@ -87,30 +82,19 @@ class _Tracer:
             return turn
         if one.prompt_end is not None:
             for known in reversed(self._prompts.get((id(one.prompt_end.run), one.prompt_end.depth), [])):
-                if _may_be_one(known.first.voice, one.voice) and not _beside(known, one):
+                if may_be_one(known.first.voice, one.voice) and not _beside(known, one):
                     return known
         turn = self._same_body(one)
         if turn is None and self._bare:
-            turn = self._alike(one)
+            turn = self._histories.alike(one)
         return None if turn is None or (one.prompt_end and turn.prompt_end) else turn
 
     def _same_body(self, one: Try) -> Turn | None:
-        turns = self._bodies.get(one.call.request_digest, []) if one.call.request_digest else []
-        fitting = (
-            t for t in reversed(turns) if _may_be_one(t.first.voice, one.voice) and not _beside(t, one)
-        )
-        return next(fitting, None)
-
-    def _alike(self, one: Try) -> Turn | None:
-        """The last turn of a context that asks for the same, message by message."""
-        addresses = self._texts.addresses(one.call)
-        for context in self._candidates(one) if addresses else ():
-            other = context.tip.first.call
-            theirs = self._texts.addresses(other)
-            if other.tools == one.call.tools and len(theirs) == len(addresses):
-                pairs = zip(theirs, addresses, strict=True)
-                if all(a == b or self._texts.of(a) == self._texts.of(b) for a, b in pairs):
-                    return context.tip
+        for turn in reversed(
+            self._bodies.get(one.call.request_digest, []) if one.call.request_digest else []
+        ):
+            if may_be_one(turn.first.voice, one.voice) and not _beside(turn, one):
+                return turn
         return None
 
     def _placed_by_ids(self, one: Try, turn: Turn) -> Turn:
@@ -135,17 +119,13 @@ class _Tracer:
 
     def _new_turn(self, one: Try) -> Turn:
         before = self._predecessor(one)
-        if before is not None and _may_be_one(before.voice, one.voice) and _is_free(before):
+        if before is not None and may_be_one(before.voice, one.voice) and _is_free(before):
             return self._continue(one, before)
-        found = self._aligned(one)
-        if found is not None and found[1].clean:
+        found = self._histories.aligned(one)
+        if found is not None and (found[1].clean or not self._histories.closer(one, found[0])):
             return self._go_on(one, *found)
-        shared, branch = self._branch_point(one)
-        if found is not None and (branch is None or branch.turn is None or self._fits(found[0], shared)):
-            return self._go_on(one, *found)
-        return self._begin(
-            one, before if branch is None or (before and before.index > branch.index) else branch
-        )
+        branch = self._histories.branch_point(one)
+        return self._begin(one, max((t for t in (before, branch) if t), key=lambda t: t.index, default=None))
 
     def _predecessor(self, one: Try) -> Try | None:
         """The try whose prompt and whole output this prompt begins with; the longest such."""
@@ -172,7 +152,7 @@ class _Tracer:
         """Two answers to one prompt that are both gone on from: no retry, but two agents that began alike."""
         turn = before.turn
         assert turn is not None
-        if not _is_other(before, turn):
+        if not is_other(before, turn):
             return
         turn.tries.remove(before)
         context = Context(len(self.contexts))
@@ -217,114 +197,10 @@ class _Tracer:
             before.turn.next.append(turn)
         return turn
 
-    def _aligned(self, one: Try) -> tuple[Try, Alignment] | None:
-        """The try that `one` goes on from by its messages: with its answer, or else without it."""
-        if not one.call.messages and not one.call.messages_shared:
-            return None
-        addresses = self._texts.addresses(one.call)
-        without: list[tuple[Try, Alignment]] = []
-        for context in self._candidates(one):
-            found = self._against(addresses, context.tip)
-            if found is not None and _goes_on_without(one, *found) and not self._behind(addresses, context):
-                without.append(found)
-            elif not without:
-                whole = self._with_answer(addresses, context, found)
-                if whole is not None:
-                    return whole
-        return min(without, key=lambda pair: pair[1].answer, default=None)
-
-    def _with_answer(
-        self, addresses: list[str], context: Context, found: tuple[Try, Alignment] | None
-    ) -> tuple[Try, Alignment] | None:
-        if found is not None and found[1].answer <= Answer.PARTIAL:
-            return found
-        return self._behind(addresses, context) or self._twin(addresses, context)
-
-    def _behind(self, addresses: list[str], context: Context) -> tuple[Try, Alignment] | None:
-        """The turn before a tip that left its answer out, when these messages have that answer."""
-        origin = context.tip.origin
-        if not context.tip.weak or origin is None or origin.turn is None:
-            return None
-        found = self._against(addresses, origin.turn)
-        return found if found is not None and found[1].answer <= Answer.PARTIAL else None
-
-    def _twin(self, addresses: list[str], context: Context) -> tuple[Try, Alignment] | None:
-        """An answer beside the one that its context went on from, when these messages go on from it."""
-        for turn in context.turns[:-1]:
-            if turn.answered is not None and len(turn.tries) > 1:
-                found = self._against(addresses, turn)
-                if found is not None and found[1].answer is Answer.PRESENT and _is_other(found[0], turn):
-                    return found
-        return None
-
-    def _fits(self, before: Try, shared: int) -> bool:
-        """Whether what `before` had is no less than what another context shares."""
-        return before.turn is not None and self._length(before.turn) >= shared
-
-    def _branch_point(self, one: Try) -> tuple[int, Try | None]:
-        """The last call whose messages and answer this list begins with, and how many blocks it shares."""
-        best: tuple[int, Context | None] = (0, None)
-        if one.call.messages or one.call.messages_shared:
-            for context in self._candidates(one, any_voice=True):
-                shared = self._shared(one, context.tip)
-                if shared > best[0]:
-                    best = shared, context
-        shared, found = best
-        while found is not None:
-            for turn in reversed(found.turns):
-                if self._length(turn) <= shared:
-                    return shared, turn.kept
-            origin = found.root.origin
-            found = origin.turn.context if origin is not None and origin.turn is not None else None
-        return shared, None
-
-    def _shared(self, one: Try, tip: Turn) -> int:
-        """Leading blocks that `one` has in common with the messages and answer of `tip`."""
-        theirs, addresses = self._texts.addresses(tip.first.call), self._texts.addresses(one.call)
-        old = chain(self._texts.each_of(theirs), self._spoken(tip))
-        return common_blocks(old, self._texts.each_of(addresses))
-
-    def _length(self, turn: Turn) -> int:
-        return len(self._texts.messages(turn.first.call)) + len(self._spoken(turn))
-
-    def _spoken(self, turn: Turn) -> list[Block]:
-        return [block for block in self._texts.answer(turn.kept.call) if block.kind is not Kind.REASONING]
-
-    def _candidates(self, one: Try, *, any_voice: bool = False) -> Iterator[Context]:
-        """Contexts that the same agent may speak in, the latest first."""
-        seen = 0
-        for context in sorted(self.contexts, key=_last_index, reverse=True):
-            if context.turns and (any_voice or _may_be_one(context.tip.first.voice, one.voice)):
-                seen += 1
-                yield context
-            if seen == _RECENT:
-                return
-
-    def _against(self, addresses: list[str], turn: Turn) -> tuple[Try, Alignment] | None:
-        """`addresses` as the messages of a call that goes on from one of the turn's tries."""
-        before = self._texts.addresses(turn.first.call)
-        if not before:
-            return None
-        known = _common(before, addresses)
-        if len(addresses) - known < (len(before) - known) // 2:
-            return None  # too short to hold what was there: no need to read it
-        old, new = self._texts.all_of(before[known:]), self._texts.all_of(addresses[known:])
-        cut = any(not one.complete for one in _tries_behind(turn))
-        fitting = [(one, align(old, self._texts.answer(one.call), new, known, cut=cut)) for one in turn.tries]
-        found = [(one, alignment) for one, alignment in fitting if alignment is not None]
-        # What a cut try had begun may stand there beside the answer of its repetition.
-        whole = [pair for pair in found if pair[0].complete and pair[1].answer <= Answer.PARTIAL]
-        return min(reversed(whole or found), key=lambda pair: pair[1].rank, default=None)
-
 
 def _counts(one: Try) -> bool:
     """A few ids of a cut answer begin many prompts: of a turn with a complete try only that counts."""
     return one.complete or one.turn is None or not any(other.complete for other in one.turn.tries)
-
-
-def _is_other(one: Try, turn: Turn) -> bool:
-    """Whether another call than `one` is known to have given the answer that counts."""
-    return turn.answered is not None and one.call.key[:2] != turn.answered.call.key[:2]
 
 
 def _is_free(one: Try) -> bool:
@@ -339,11 +215,6 @@ def _heirs(turn: Turn) -> list[Turn]:
     return [other for other in turn.next if other.context is turn.context]
 
 
-def _goes_on_without(one: Try, before: Try, alignment: Alignment) -> bool:
-    """Whether a prompt is the earlier one and more, its answer left out or put in other words."""
-    return alignment.clean and alignment.answer is not Answer.NONE and before.call.tools == one.call.tools
-
-
 def _beside(turn: Turn, one: Try) -> bool:
     """Whether `one` ran while every try of the turn did: it does not repeat what had not failed yet.
 
@@ -356,25 +227,3 @@ def _beside(turn: Turn, one: Try) -> bool:
         and other.call.key.call_id != one.call.key.call_id
         for other in turn.tries
     )
-
-
-def _last_index(context: Context) -> int:
-    return context.tip.tries[-1].index if context.turns else -1
-
-
-def _tries_behind(turn: Turn) -> Iterable[Try]:
-    return turn.origin.turn.tries if turn.origin is not None and turn.origin.turn is not None else ()
-
-
-def _common(one: list[str], other: list[str]) -> int:
-    count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
-
-
-def _may_be_one(one: Voice, other: Voice) -> bool:
-    """Whether two calls may come from one agent; without labels they may."""
-    return one == other or one == (None, None) or other == (None, None)

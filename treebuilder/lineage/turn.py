@@ -123,3 +123,13 @@ def begins_with(one: Try, other: Try) -> bool:
     while run is not None and run.depth >= other.output_end.depth:
         run = run.parent
     return run is other.output_end.run
+
+
+def is_other(one: Try, turn: Turn) -> bool:
+    """Whether another call than `one` is known to have given the answer that counts."""
+    return turn.answered is not None and one.call.key[:2] != turn.answered.call.key[:2]
+
+
+def may_be_one(one: Voice, other: Voice) -> bool:
+    """Whether two calls may come from one agent; without labels they may."""
+    return one == other or one == (None, None) or other == (None, None)
