@@ -81,7 +81,7 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BrokenProcessPool as problem:
-        hint = "with fewer jobs less is in memory; what was written is kept"
+        hint = 'fewer jobs need less memory; a script needs `if __name__ == "__main__":` for more than one'
         raise TreeError("a process of the build died", hint) from problem
     finally:
         pool.shutdown(cancel_futures=True)

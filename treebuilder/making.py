@@ -45,8 +45,9 @@ class LogSlice:
     names: int
     """Executions with calls in the whole log: nothing is filtered where all of them are wanted."""
 
-    def open(self, names: set[str]) -> Source:
-        return Source(self.sealed, self.pending, None if len(names) == self.names else names)
+    def open(self, names: set[str], findings: list[Finding]) -> Source:
+        only = None if len(names) == self.names else names
+        return Source(self.sealed, self.pending, only, findings)
 
 
 class Slicer:
@@ -96,8 +97,11 @@ class Maker:
         self.digests: list[str] = []
         """What each execution was built from, in order."""
         self.built = 0
+        self.findings: list[Finding] = []
+        """What reading the log had to tell."""
         self._task = task
         self._done = done
+        self._kept = task.kept
         self._copies: dict[str, dict[AttemptKey, Tables]] = {}
         self._opened: Source | None = None
         self._counter = TextCounter(task.tokenizer) if task.tokenizer else None
@@ -123,7 +127,7 @@ class Maker:
         return joined([*pieces, tables_of(built)])
 
     def _copy(self, one: Found) -> Tables | None:
-        part = self._task.kept.get(one.key)
+        part = self._kept.get(one.key)
         if part is None:
             return None
         if part not in self._copies:
@@ -132,8 +136,10 @@ class Maker:
                 self._copies = {part: pieces_of(self._task.folder, part)}
             except TreeError:
                 # It was damaged after it was written; the log still has everything.
-                self._copies = {part: {}}
-        return self._copies[part].get(one.key)
+                self._kept = {key: name for key, name in self._kept.items() if name != part}
+                self._opened = None
+                return None
+        return self._copies[part][one.key]
 
     def _build(self, one: Found) -> Built:
         try:
@@ -163,17 +169,12 @@ class Maker:
         return Built(summary, tree, counts)
 
     @property
-    def findings(self) -> list[Finding]:
-        """What reading the log had to tell."""
-        return self._opened.findings if self._opened else []
-
-    @property
     def _source(self) -> Source:
         """Opened only where something has to be built."""
         if self._opened is None:
-            kept = self._task.kept
-            wanted = [one for one in self._task.part.executions if one.calls and one.key not in kept]
-            self._opened = self._task.log.open({one.key[0] for one in wanted if not one.damaged})
+            wanted = [one for one in self._task.part.executions if one.calls and one.key not in self._kept]
+            names = {one.key[0] for one in wanted if not one.damaged}
+            self._opened = self._task.log.open(names, self.findings)
         return self._opened
 
 

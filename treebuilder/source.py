@@ -46,14 +46,16 @@ class Source:
     Files are read by row group, so that a damaged page only costs the executions that have rows there.
     """
 
-    def __init__(self, sealed: Sealed, pending: Pending, names: Collection[str] | None) -> None:
-        self.findings: list[Finding] = []
-        """What is damaged."""
+    def __init__(
+        self, sealed: Sealed, pending: Pending, names: Collection[str] | None, findings: list[Finding]
+    ) -> None:
+        """What is damaged goes to `findings`, that of messages when they are asked for."""
+        self._findings = findings
         self._lost: dict[str, str] = {}
         self._rows: dict[str, list[_Placed]] = {}
         """By execution, whatever the attempt: rows of one may build on another's."""
         tables = list(self._tables(sealed, pending, names))
-        self.bodies = Bodies(sealed.messages, pending.messages, tables, self.findings)
+        self.bodies = Bodies(sealed.messages, pending.messages, tables, findings)
         for table in tables:
             self._take(table)
 
@@ -76,7 +78,7 @@ class Source:
     def _tables(self, sealed: Sealed, pending: Pending, names: Collection[str] | None) -> Iterator[pa.Table]:
         wanted = None if names is None else pa.array(list(names), pa.string())
         for file in sealed.calls:
-            for table in readable_groups(file, COLUMNS, self.findings, self._lost):
+            for table in readable_groups(file, COLUMNS, self._findings, self._lost):
                 mask = None if wanted is None else pc.is_in(table["execution_id"], value_set=wanted)
                 if mask is None or pc.any(mask).as_py():
                     # What is wanted as a whole is not copied.

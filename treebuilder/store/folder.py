@@ -186,8 +186,8 @@ def create_folder(path: str | Path) -> TreesFolder:
     known = {*TABLES, MANIFEST, REPORT, "build.lock"}
     with folder.writing():
         root.mkdir(parents=True, exist_ok=True)
-        ours = (root / MANIFEST).exists() or all(entry.name in known for entry in root.iterdir())
-        if not ours:
+        others = {entry.name for entry in root.iterdir() if not _TEMPORARY.fullmatch(entry.name)} - known
+        if others and not (root / MANIFEST).exists():
             message = f"`{root}` holds other files, so no trees are written there"
             raise TreeError(message, "give a folder that is new or empty")
         for table in TABLES:

@@ -415,6 +415,16 @@ def test_a_file_of_trees_that_is_gone_or_damaged_is_built_again(
     assert files_in(out) == before
 
 
+def test_what_cannot_be_copied_any_more_is_built_again(log: LogBuilder, out: Path) -> None:
+    write_some(log, "ab")
+    build(log, out, limits=Limits())
+    damage(out / "nodes" / "part-00000.parquet", "token_ids.list.element")
+    write_some(log, "c")
+    assert build(log, out, limits=Limits()).rebuilt == 3
+    build(log, out.with_name("at-once"), limits=Limits())
+    assert files_in(out) == files_in(out.with_name("at-once"))
+
+
 def test_files_of_two_builds_are_never_taken_for_one(log: LogBuilder, out: Path) -> None:
     """As a kill between two renames leaves them."""
     write_some(log)
@@ -463,6 +473,9 @@ def test_what_is_no_log_makes_no_folder(tmp_path: Path, out: Path) -> None:
 def test_a_folder_with_other_files_is_not_built_into(log: LogBuilder, out: Path) -> None:
     write_some(log, "a")
     out.mkdir()
+    (out / ".gyre-trees.json.tmp").write_text("left by a kill")
+    build(log, out)
+    (out / "gyre-trees.json").unlink()
     (out / "thesis.tex").write_text("dear to me")
     with pytest.raises(TreeError, match="holds other files"):
         build(log, out)
