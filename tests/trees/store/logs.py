@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
+from gyre.treebuilder.build import BuildReport, build_trees
 from gyre.treebuilder.store.parts import Limits
 from tests.log.builders import Key, LogBuilder, growing_run, message
 from tests.trees.world.emit import View, write_log
@@ -67,3 +69,8 @@ def damage(path: Path, column: str) -> None:
         0xFF
     )
     path.write_bytes(content)
+
+
+def build(log: LogBuilder, out: Path, **more: Any) -> BuildReport:
+    """With small parts, unless told otherwise."""
+    return build_trees(log.root, out, **({"limits": SMALL} | more))
