@@ -93,7 +93,8 @@ def readable_groups(
         known = [name for name in schema.names if name in parquet.schema_arrow.names]
         for group in range(parquet.num_row_groups):
             try:
-                table = conform(parquet.read_row_group(group, known, use_threads=False), schema)
+                table = parquet.read_row_group(group, known, use_threads=False)
+                table = table if table.schema.equals(schema) else conform(table, schema)
             except (OSError, pa.ArrowException) as problem:
                 problems.append(corrupt(file.path, problem))
                 for name in _whose(parquet, group):
