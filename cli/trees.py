@@ -155,7 +155,7 @@ def stats(trees: TreesDir, json: output.JsonOption = False, quiet: output.QuietO
     """All executions in numbers: roles, causes, what is kept, groups and advantages."""
     from gyre.cli import trees_report
     from gyre.treebuilder import read_trees
-    from gyre.treebuilder.stats import Stats
+    from gyre.treebuilder.views.stats import Stats
 
     found, numbers = read_trees(trees), Stats()
     summaries = found.executions()
@@ -201,7 +201,7 @@ def diff(
     """Say what another rule, seed, log or version of gyre changed from A to B."""
     from gyre.cli import trees_report
     from gyre.treebuilder import read_trees
-    from gyre.treebuilder.diff import diff_builds
+    from gyre.treebuilder.views.diff import diff_builds
 
     with output.counting("comparing") as progress:
         found = diff_builds(read_trees(before), read_trees(after), progress)

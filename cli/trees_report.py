@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gyre.cli import output
-from gyre.treebuilder.stats import Stats, shared_share
+from gyre.treebuilder.views.stats import Stats, shared_share
 
 if TYPE_CHECKING:
     from gyre.proxy.log.findings import Finding
     from gyre.treebuilder.build import BuildReport
-    from gyre.treebuilder.diff import Change, TreesDiff
     from gyre.treebuilder.export.source import ExportReport
+    from gyre.treebuilder.views.diff import Change, TreesDiff
 
 SCHEMA = 1
 GROUPS = 20

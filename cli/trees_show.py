@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-    from gyre.treebuilder.show import ContextView
     from gyre.treebuilder.summary import ExecutionSummary
     from gyre.treebuilder.trees import CallKey, ExecutionTree, Link
+    from gyre.treebuilder.views.show import ContextView
 
 STYLES = {
     "main": "bold cyan",
@@ -40,7 +40,7 @@ def print_tree(
     """Coloured at a terminal, plain text in a pipe; `width` columns, or the terminal's."""
     from rich.console import Console
 
-    from gyre.treebuilder.show import contexts_of
+    from gyre.treebuilder.views.show import contexts_of
 
     console = Console(file=sys.stdout, highlight=False, soft_wrap=width is None and not sys.stdout.isatty())
     if width is not None:
@@ -57,7 +57,7 @@ def print_tree(
 def as_json(summary: ExecutionSummary, tree: ExecutionTree, worth: Worth, calls: bool) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from gyre.treebuilder.show import contexts_of, walk
+    from gyre.treebuilder.views.show import contexts_of, walk
 
     contexts = [_context(depth, view, calls) for depth, view in walk(contexts_of(tree))]
     execution = asdict(summary) | {"kept_share": summary.kept_share}

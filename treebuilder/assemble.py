@@ -8,9 +8,9 @@ import numpy as np
 
 from gyre.treebuilder.lineage.turn import Context, Try
 from gyre.treebuilder.options import Options, Rule
-from gyre.treebuilder.prefix import Position, PrefixTree, Run
 from gyre.treebuilder.select import Admitted, Leaf, Unit, select
 from gyre.treebuilder.targets import Targets
+from gyre.treebuilder.tokens.prefix import Position, PrefixTree, Run
 from gyre.treebuilder.trees import ExecutionTree, Ids, Link, Node, Role, Trajectory
 
 _WINDOW = 8

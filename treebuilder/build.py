@@ -18,8 +18,10 @@ from gyre.proxy.errors import CorruptLogError
 from gyre.proxy.log.findings import Finding, Severity, note
 from gyre.proxy.log.reading.read import Log, read_log
 from gyre.treebuilder.errors import TreeError
-from gyre.treebuilder.jobs import carry_out
-from gyre.treebuilder.making import Slicer, Task
+from gyre.treebuilder.offline.jobs import carry_out
+from gyre.treebuilder.offline.making import Slicer, Task
+from gyre.treebuilder.offline.survey import Found, survey
+from gyre.treebuilder.offline.text_tokens import digest_of
 from gyre.treebuilder.options import Options
 from gyre.treebuilder.score import Scores
 from gyre.treebuilder.store.folder import (
@@ -38,8 +40,6 @@ from gyre.treebuilder.store.report import report_of
 from gyre.treebuilder.store.schema import TABLES
 from gyre.treebuilder.store.standing import Standing, build_key, part_digest, standing_in
 from gyre.treebuilder.store.write import commit
-from gyre.treebuilder.survey import Found, survey
-from gyre.treebuilder.text_tokens import digest_of
 
 Progress = Callable[[int, int, str], None]
 """Called with (executions done, executions to do, name of the last one)."""

@@ -19,19 +19,19 @@ import xxhash
 from gyre.treebuilder.assemble import assemble
 from gyre.treebuilder.call import Call
 from gyre.treebuilder.errors import ExecutionError
-from gyre.treebuilder.headers import hold_against
+from gyre.treebuilder.lineage.headers import hold_against
 from gyre.treebuilder.lineage.labels import Labels
+from gyre.treebuilder.lineage.links import make_links
 from gyre.treebuilder.lineage.resolve import resolve
+from gyre.treebuilder.lineage.roles import roles_of
 from gyre.treebuilder.lineage.texts import Texts
 from gyre.treebuilder.lineage.trace import trace
 from gyre.treebuilder.lineage.turn import Try
-from gyre.treebuilder.links import make_links
-from gyre.treebuilder.match import Ends, as_bytes, path_hasher
 from gyre.treebuilder.options import Options
-from gyre.treebuilder.prefix import Position, PrefixTree
-from gyre.treebuilder.roles import roles_of
 from gyre.treebuilder.targets import find_targets
-from gyre.treebuilder.textual import textual_tree
+from gyre.treebuilder.tokens.match import Ends, as_bytes, path_hasher
+from gyre.treebuilder.tokens.prefix import Position, PrefixTree
+from gyre.treebuilder.tokens.textual import textual_tree
 from gyre.treebuilder.trees import CallKey, ExecutionTree, Ids
 
 

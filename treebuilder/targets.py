@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gyre.treebuilder.call import Call
 from gyre.treebuilder.lineage.turn import Context, Try, Turn
-from gyre.treebuilder.prefix import PrefixTree, Run
+from gyre.treebuilder.tokens.prefix import PrefixTree, Run
 
 
 @dataclass(slots=True)

@@ -21,8 +21,8 @@ from gyre.proxy.log.reading.read import Log, read_log
 from gyre.proxy.log.reading.rebuild import Part, Rebuilder
 from gyre.proxy.log.reading.sealed import read_sealed
 from gyre.treebuilder.errors import TreeError
-from gyre.treebuilder.proof import Key, Row, View, check_alone, key_of
-from gyre.treebuilder.provenance import Logged, check_provenance
+from gyre.treebuilder.proof.paths import Key, Row, View, check_alone, key_of
+from gyre.treebuilder.proof.provenance import Logged, check_provenance
 from gyre.treebuilder.store.folder import REPORT, Manifest, PartEntry, TreesFolder, checksum
 from gyre.treebuilder.store.read import execution_rows, stored
 from gyre.treebuilder.store.schema import TABLES

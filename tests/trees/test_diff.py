@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from gyre.treebuilder.diff import (
+from gyre.treebuilder.summary import ExecutionSummary
+from gyre.treebuilder.trees import CallKey, Cause, Role
+from gyre.treebuilder.views.diff import (
     Change,
     ExecutionDiff,
     TreesDiff,
     diff_summaries,
     diff_trees,
 )
-from gyre.treebuilder.summary import ExecutionSummary
-from gyre.treebuilder.trees import CallKey, Cause, Role
 from tests.trees.made import Made, typical
 
 

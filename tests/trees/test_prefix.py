@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.treebuilder.match import Ends, as_bytes, path_hasher
-from gyre.treebuilder.prefix import Position, PrefixTree, common_prefix
+from gyre.treebuilder.tokens.match import Ends, as_bytes, path_hasher
+from gyre.treebuilder.tokens.prefix import Position, PrefixTree, common_prefix
 from gyre.treebuilder.trees import Ids
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=12)

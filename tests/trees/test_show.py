@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gyre.treebuilder.show import ContextView, contexts_of, walk
 from gyre.treebuilder.trees import CallKey, Cause, Role
+from gyre.treebuilder.views.show import ContextView, contexts_of, walk
 from tests.trees.made import Made, typical
 
 

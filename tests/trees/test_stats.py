@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from gyre.treebuilder.stats import Stats, quantile, shared_share
 from gyre.treebuilder.summary import ExecutionSummary
 from gyre.treebuilder.trees import Role
+from gyre.treebuilder.views.stats import Stats, quantile, shared_share
 from tests.trees.made import Made, typical
 
 

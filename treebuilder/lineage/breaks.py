@@ -11,7 +11,7 @@ from gyre.treebuilder.call import Call
 from gyre.treebuilder.lineage.align import Alignment, Answer
 from gyre.treebuilder.lineage.texts import Texts
 from gyre.treebuilder.lineage.turn import Try
-from gyre.treebuilder.prefix import Position, PrefixTree, Run
+from gyre.treebuilder.tokens.prefix import Position, PrefixTree, Run
 from gyre.treebuilder.trees import Cause, Evidence, Ids
 
 _TAG = 3

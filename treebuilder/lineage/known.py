@@ -8,7 +8,7 @@ from gyre.treebuilder.lineage.evidence import Quotes
 from gyre.treebuilder.lineage.labels import Labels
 from gyre.treebuilder.lineage.texts import Texts
 from gyre.treebuilder.lineage.turn import Context, Try
-from gyre.treebuilder.prefix import PrefixTree
+from gyre.treebuilder.tokens.prefix import PrefixTree
 from gyre.treebuilder.trees import Cause, Confidence, Evidence
 
 

@@ -13,7 +13,7 @@ from gyre.treebuilder.lineage.known import Known, settle
 from gyre.treebuilder.lineage.labels import Labels, is_labelled
 from gyre.treebuilder.lineage.texts import Texts
 from gyre.treebuilder.lineage.turn import Context, Try, Voice
-from gyre.treebuilder.prefix import PrefixTree
+from gyre.treebuilder.tokens.prefix import PrefixTree
 from gyre.treebuilder.trees import Cause, Confidence, Evidence
 
 

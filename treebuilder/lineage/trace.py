@@ -12,7 +12,7 @@ from gyre.treebuilder.lineage.breaks import break_of
 from gyre.treebuilder.lineage.histories import Histories
 from gyre.treebuilder.lineage.texts import Texts
 from gyre.treebuilder.lineage.turn import Context, Try, Turn, is_other, may_be_one
-from gyre.treebuilder.prefix import PrefixTree, Run
+from gyre.treebuilder.tokens.prefix import PrefixTree, Run
 from gyre.treebuilder.trees import Cause, Confidence, Evidence
 
 

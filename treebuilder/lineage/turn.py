@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gyre.treebuilder.call import Call
-from gyre.treebuilder.prefix import Position, Run
+from gyre.treebuilder.tokens.prefix import Position, Run
 from gyre.treebuilder.trees import Cause, Confidence, Evidence
 
 Voice = tuple[str | None, str | None]

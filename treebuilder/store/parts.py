@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from gyre.treebuilder.survey import Found
+from gyre.treebuilder.offline.survey import Found
 
 Item = TypeVar("Item")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gyre.proxy.scores import Scored
-from gyre.treebuilder.facts import Facts, facts_of
+from gyre.treebuilder.offline.facts import Facts, facts_of
 
 NOTHING = dict.fromkeys(("task", "group", "evaluation", "outcome", "score", "artifact", "reason"))
 

@@ -13,6 +13,7 @@ import pytest
 
 from gyre.treebuilder import read_trees
 from gyre.treebuilder.errors import TreeError
+from gyre.treebuilder.offline.survey import Found
 from gyre.treebuilder.options import Options
 from gyre.treebuilder.score import Scores
 from gyre.treebuilder.store.encode import Built, joined, tables_of
@@ -20,7 +21,6 @@ from gyre.treebuilder.store.folder import MANIFEST, Manifest, TreesFolder, creat
 from gyre.treebuilder.store.parts import Limits, shares, split
 from gyre.treebuilder.store.schema import TABLES
 from gyre.treebuilder.store.write import PartWriter, commit
-from gyre.treebuilder.survey import Found
 from gyre.treebuilder.trees import CallKey, Cause, Disagreement, ExecutionTree
 from tests.trees.made import Made, typical
 from tests.trees.store.logs import damage

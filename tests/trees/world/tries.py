@@ -82,7 +82,11 @@ class Tries:
     def _lose(self, name: str, key: CallKey, kept: CallKey, again: int) -> None:
         """A complete answer that the harness does not go on with."""
         marked = name == "marked"
-        truth = self._retry_of(kept)._replace(decided=Decided.LABEL if marked else Decided.NEVER)
+        decided = Decided.LABEL if marked else Decided.NEVER
+        if self.request.truth.decided is Decided.HARDLY:
+            # Another agent was asked the very same: the answer may as well be that agent's.
+            decided = Decided.HARDLY
+        truth = self._retry_of(kept)._replace(decided=decided)
         row = self._record(key, truth, again)
         row.reply = self.model.sample(self.model.work())
         row.reply_lost = marked

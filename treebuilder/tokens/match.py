@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from gyre.treebuilder.prefix import Position, PrefixTree
+from gyre.treebuilder.tokens.prefix import Position, PrefixTree
 from gyre.treebuilder.trees import Ids
 
 Hasher = xxhash.xxh3_128

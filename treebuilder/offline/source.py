@@ -23,13 +23,13 @@ from gyre.proxy.log.reading.pending import Pending
 from gyre.proxy.log.reading.ragged import values_of
 from gyre.proxy.log.reading.sealed import Sealed
 from gyre.proxy.log.sealing.widen import calls_table
-from gyre.treebuilder.bodies import Bodies
 from gyre.treebuilder.call import Call
 from gyre.treebuilder.errors import ExecutionError
+from gyre.treebuilder.offline.bodies import Bodies
+from gyre.treebuilder.offline.survey import CALL_WIRES, readable_groups
+from gyre.treebuilder.proof.wholes import Array, Row, Spans, Wholes
 from gyre.treebuilder.score import AttemptKey
-from gyre.treebuilder.survey import CALL_WIRES, readable_groups
 from gyre.treebuilder.trees import CallKey
-from gyre.treebuilder.wholes import Array, Row, Spans, Wholes
 
 _SKEW_NS = 1_000_000_000
 

@@ -19,7 +19,7 @@ from gyre.proxy.log.reading.ragged import values_of
 from gyre.proxy.log.reading.read import Log
 from gyre.proxy.log.reading.sealed import SealedFile, conform, corrupt, projected
 from gyre.proxy.log.sealing.widen import calls_table
-from gyre.treebuilder.facts import Facts, facts_of
+from gyre.treebuilder.offline.facts import Facts, facts_of
 from gyre.treebuilder.score import AttemptKey, Scores
 
 CALL_WIRES = ("chat", "completions", "messages", "responses")

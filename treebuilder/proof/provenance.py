@@ -15,7 +15,7 @@ import numpy.typing as npt
 import xxhash
 
 from gyre.proxy.log.reading.ragged import packed
-from gyre.treebuilder.proof import Key, Nodes, Row, View, call
+from gyre.treebuilder.proof.paths import Key, Nodes, Row, View, call
 
 Array = npt.NDArray[Any]
 

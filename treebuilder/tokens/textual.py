@@ -11,7 +11,7 @@ import numpy as np
 from gyre.proxy.canonical import Block, Kind
 from gyre.treebuilder.lineage.texts import Texts
 from gyre.treebuilder.lineage.turn import Try
-from gyre.treebuilder.prefix import PrefixTree
+from gyre.treebuilder.tokens.prefix import PrefixTree
 from gyre.treebuilder.trees import Ids
 
 

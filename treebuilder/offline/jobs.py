@@ -15,7 +15,7 @@ from multiprocessing import get_context
 
 from gyre.proxy.log.findings import Finding
 from gyre.treebuilder.errors import TreeError
-from gyre.treebuilder.making import Done, Maker, Task, collecting_rarely
+from gyre.treebuilder.offline.making import Done, Maker, Task, collecting_rarely
 from gyre.treebuilder.store.encode import Tables
 from gyre.treebuilder.store.folder import PartEntry
 from gyre.treebuilder.store.parts import shares

@@ -1,0 +1,1 @@
+"""From a log on disk to trees on disk, part by part."""

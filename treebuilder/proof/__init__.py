@@ -1,0 +1,1 @@
+"""Proof that trees are what their log says."""

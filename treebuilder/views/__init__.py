@@ -1,0 +1,1 @@
+"""Trees for people: one, all of them, two builds compared."""
