@@ -254,6 +254,11 @@ def _the_one(found: Trees, path: Path, execution: str, attempt: int | None) -> E
 
 def main(args: Sequence[str] | None = None) -> None:
     """Entry point."""
+    if args is None:
+        # A process of its own, which nobody else imports into: pyarrow need not load pandas.
+        from gyre.proxy.log.record.lean import without_pandas
+
+        without_pandas()
     entry.run(app, "gyre-trees", args)
 
 

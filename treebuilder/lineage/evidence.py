@@ -7,6 +7,7 @@ few string searches.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -45,7 +46,8 @@ class Quotes:
     def __init__(self, tries: list[Try], texts: Texts) -> None:
         self._tries, self._texts = tries, texts
         self._pieces: dict[int, list[str]] = {}
-        self._arguments: list[tuple[Try, list[str]]] | None = None
+        self._arguments: dict[int, list[str]] = {}
+        self._givers: defaultdict[str, list[Try]] | None = None
         self._calls: dict[tuple[str, str], Try] | None = None
 
     def summaries(self, context: Context) -> list[Hit]:
@@ -74,8 +76,13 @@ class Quotes:
         """
         prompts = [b.text.strip() for b in self._own_texts(context) if b.role == "user"]
         prompts = prompts[:3] + prompts[3:][-3:]
-        hits: list[Hit] = []
-        for one, arguments in self._delegating(context):
+        hits = [
+            Hit(one, len(prompt), place, True, prompt)
+            for place, prompt in enumerate(prompts)
+            for one in reversed(self._giving(prompt, context))
+            if voice in (None, one.voice)
+        ]
+        for one, arguments in self._delegating(context) if not hits else ():
             if voice in (None, one.voice):
                 hits += _arguments_in(one, arguments, prompts)
         # What was asked last is the prompt; what stands before may be history that was copied.
@@ -170,18 +177,29 @@ class Quotes:
             if one.turn is not None and one.turn.context is not context and one.call.response:
                 yield one
 
+    def _giving(self, argument: str, context: Context) -> list[Try]:
+        """Calls with that very argument, other than those of `context` and later ones."""
+        if self._givers is None:
+            self._givers = defaultdict(list)
+            for one in self._tries:
+                for text in dict.fromkeys(self._strings(one)):
+                    self._givers[text].append(one)
+        return [one for one in self._givers.get(argument, ()) if _may_have_started(one, context)]
+
     def _delegating(self, context: Context) -> Iterator[tuple[Try, list[str]]]:
-        if self._arguments is None:
-            self._arguments = [(one, self._strings(one)) for one in self._tries if one.call.response]
-        for one, strings in reversed(self._arguments):
-            own = one.turn is None or one.turn.context is context
-            if strings and not own and one.index < context.root.first.index:
+        for one in reversed(self._tries[: context.root.first.index]):
+            if _may_have_started(one, context) and (strings := self._strings(one)):
                 yield one, strings
 
     def _strings(self, one: Try) -> list[str]:
-        calls = [block for block in self._texts.answer(one.call) if block.kind is Kind.CALL]
-        found = [text.strip() for block in calls for text in arguments_of(block)]
-        return [text for text in found if len(text) >= _SHORTEST_PROMPT]
+        """Arguments of its tool calls that could be a prompt."""
+        known = self._arguments.get(one.index)
+        if known is None:
+            calls = [block for block in self._texts.answer(one.call) if block.kind is Kind.CALL]
+            found = [text.strip() for block in calls for text in arguments_of(block)]
+            known = [text for text in found if len(text) >= _SHORTEST_PROMPT]
+            self._arguments[one.index] = known
+        return known
 
     def _tool_calls(self) -> dict[tuple[str, str], Try]:
         if self._calls is None:
@@ -191,6 +209,10 @@ class Quotes:
                     if block.kind is Kind.CALL and block.ident:
                         self._calls.setdefault((block.ident, block.text), one)
         return self._calls
+
+
+def _may_have_started(one: Try, context: Context) -> bool:
+    return one.turn is not None and one.turn.context is not context and one.index < context.root.first.index
 
 
 def _arguments_in(one: Try, arguments: list[str], prompts: list[str]) -> list[Hit]:
