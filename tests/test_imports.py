@@ -50,6 +50,23 @@ def test_the_tree_builder_knows_no_web_framework_and_no_torch() -> None:
     assert found == []
 
 
+def test_the_rooms_of_the_tree_builder_stand_on_each_other_and_in_no_circle() -> None:
+    rooms = ("tokens", "lineage", "store", "proof", "offline", "views", "export")
+    below = {
+        "tokens": (),
+        "lineage": ("tokens",),
+        "store": (),
+        "proof": (),
+        "views": ("store",),
+        "export": (),
+    }
+    below["offline"] = ("tokens", "lineage", "store", "proof")
+    for file, name in imports_of("treebuilder"):
+        room, other = Path(file).parts[1], [*name.split("."), "", ""][2]
+        if room in rooms and other in rooms:
+            assert room == other or other in below[room], f"{file} imports {name}"
+
+
 @pytest.mark.parametrize("part", ["proxy", "treebuilder"])
 def test_recording_and_building_know_no_torch(part: str) -> None:
     found = [

@@ -20,6 +20,8 @@ from gyre.proxy.log.reading.read import Log, read_log
 from gyre.treebuilder.errors import TreeError
 from gyre.treebuilder.offline.jobs import carry_out
 from gyre.treebuilder.offline.making import Slicer, Task
+from gyre.treebuilder.offline.parts import Limits, Part, split
+from gyre.treebuilder.offline.standing import Standing, build_key, part_digest, standing_in
 from gyre.treebuilder.offline.survey import Found, survey
 from gyre.treebuilder.offline.text_tokens import digest_of
 from gyre.treebuilder.options import Options
@@ -34,11 +36,9 @@ from gyre.treebuilder.store.folder import (
     checksum,
     create_folder,
 )
-from gyre.treebuilder.store.parts import Limits, Part, split
 from gyre.treebuilder.store.read import Trees
 from gyre.treebuilder.store.report import report_of
 from gyre.treebuilder.store.schema import TABLES
-from gyre.treebuilder.store.standing import Standing, build_key, part_digest, standing_in
 from gyre.treebuilder.store.write import commit
 
 Progress = Callable[[int, int, str], None]

@@ -25,13 +25,13 @@ from gyre.treebuilder.lineage.links import make_links
 from gyre.treebuilder.lineage.resolve import resolve
 from gyre.treebuilder.lineage.roles import roles_of
 from gyre.treebuilder.lineage.texts import Texts
+from gyre.treebuilder.lineage.textual import textual_tree
 from gyre.treebuilder.lineage.trace import trace
 from gyre.treebuilder.lineage.turn import Try
 from gyre.treebuilder.options import Options
 from gyre.treebuilder.targets import find_targets
 from gyre.treebuilder.tokens.match import Ends, as_bytes, path_hasher
 from gyre.treebuilder.tokens.prefix import Position, PrefixTree
-from gyre.treebuilder.tokens.textual import textual_tree
 from gyre.treebuilder.trees import CallKey, ExecutionTree, Ids
 
 

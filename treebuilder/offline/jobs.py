@@ -16,10 +16,10 @@ from multiprocessing import get_context
 from gyre.proxy.log.findings import Finding
 from gyre.treebuilder.errors import TreeError
 from gyre.treebuilder.offline.making import Done, Maker, Task, collecting_rarely
+from gyre.treebuilder.offline.parts import shares
+from gyre.treebuilder.offline.standing import part_digest
 from gyre.treebuilder.store.encode import Tables
 from gyre.treebuilder.store.folder import PartEntry
-from gyre.treebuilder.store.parts import shares
-from gyre.treebuilder.store.standing import part_digest
 from gyre.treebuilder.store.write import PartWriter
 
 

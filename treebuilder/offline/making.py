@@ -20,6 +20,7 @@ from gyre.proxy.log.reading.read import Log
 from gyre.proxy.log.reading.sealed import Sealed
 from gyre.treebuilder.builder import Builder
 from gyre.treebuilder.errors import ExecutionError, TreeError
+from gyre.treebuilder.offline.parts import Part
 from gyre.treebuilder.offline.source import Source
 from gyre.treebuilder.offline.survey import Found
 from gyre.treebuilder.offline.text_tokens import TextCounter
@@ -27,7 +28,6 @@ from gyre.treebuilder.options import Options
 from gyre.treebuilder.score import AttemptKey
 from gyre.treebuilder.store.encode import Built, Tables, joined, tables_of
 from gyre.treebuilder.store.folder import TreesFolder
-from gyre.treebuilder.store.parts import Part
 from gyre.treebuilder.store.read import pieces_of
 from gyre.treebuilder.summary import ExecutionSummary
 from gyre.treebuilder.trees import Confidence, ExecutionTree

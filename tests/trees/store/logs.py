@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from gyre.treebuilder.build import BuildReport, build_trees
-from gyre.treebuilder.store.parts import Limits
+from gyre.treebuilder.offline.parts import Limits
 from tests.log.builders import Key, LogBuilder, growing_run, message
 from tests.trees.world.emit import View, write_log
 from tests.trees.world.story import Action, Story

@@ -15,8 +15,8 @@ from gyre.proxy.log.sealing.seal import seal
 from gyre.proxy.scores import Scored
 from gyre.treebuilder import build_trees, read_log, read_trees
 from gyre.treebuilder.errors import TreeError
+from gyre.treebuilder.offline.parts import Limits
 from gyre.treebuilder.options import Options, Rule
-from gyre.treebuilder.store.parts import Limits
 from tests.log.builders import LogBuilder, growing_run
 from tests.trees.store.logs import SMALL, build, files_in, go_on, times_in, write_some, write_told
 from tests.trees.world.emit import View, in_commit_order, write_log

@@ -14,8 +14,8 @@ import pytest
 from gyre.proxy.errors import LogFormatError
 from gyre.treebuilder import build_trees, read_trees
 from gyre.treebuilder.errors import TreeError
+from gyre.treebuilder.offline.parts import Limits
 from gyre.treebuilder.options import Options
-from gyre.treebuilder.store.parts import Limits
 from tests.log.builders import LogBuilder
 from tests.trees.store.logs import build, damage, files_in, write_some
 

@@ -13,12 +13,12 @@ import pytest
 
 from gyre.treebuilder import read_trees
 from gyre.treebuilder.errors import TreeError
+from gyre.treebuilder.offline.parts import Limits, shares, split
 from gyre.treebuilder.offline.survey import Found
 from gyre.treebuilder.options import Options
 from gyre.treebuilder.score import Scores
 from gyre.treebuilder.store.encode import Built, joined, tables_of
 from gyre.treebuilder.store.folder import MANIFEST, Manifest, TreesFolder, create_folder
-from gyre.treebuilder.store.parts import Limits, shares, split
 from gyre.treebuilder.store.schema import TABLES
 from gyre.treebuilder.store.write import PartWriter, commit
 from gyre.treebuilder.trees import CallKey, Cause, Disagreement, ExecutionTree

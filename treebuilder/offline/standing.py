@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import xxhash
 
 from gyre.proxy.log.reading.ragged import values_of
+from gyre.treebuilder.offline.parts import Part
 from gyre.treebuilder.options import Options
 from gyre.treebuilder.score import AttemptKey
 from gyre.treebuilder.store.folder import TreesFolder, digest_in
-from gyre.treebuilder.store.parts import Part
 from gyre.treebuilder.store.schema import FORMAT_VERSION, SCHEMA_VERSION, TABLES
 
 RULES_VERSION = 1
