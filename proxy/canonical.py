@@ -42,12 +42,14 @@ class Block(NamedTuple):
 
 
 def blocks_of(body: bytes) -> list[Block]:
-    """Blocks of one message, system block or item, or of a list of them; what is no JSON is one text."""
+    """Blocks of one message, system block or item, or of a list of them.
+
+    What is no JSON is one text, as is what is nested deeper than anybody means.
+    """
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        return _said(orjson.loads(body), "user")
+    except (orjson.JSONDecodeError, RecursionError):
         return [Block("user", Kind.TEXT, "", body.decode(errors="replace"))]
-    return [block for block in _blocks(value, "user") if block.kind is not Kind.TEXT or block.text]
 
 
 def response_blocks(body: bytes | None) -> list[Block]:
@@ -55,11 +57,9 @@ def response_blocks(body: bytes | None) -> list[Block]:
     if not body:
         return []
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        value = body.decode(errors="replace")
-    found = _blocks(value, "assistant")
-    return [block for block in found if block.kind is not Kind.TEXT or block.text]
+        return _said(orjson.loads(body), "assistant")
+    except (orjson.JSONDecodeError, RecursionError):
+        return [Block("assistant", Kind.TEXT, "", body.decode(errors="replace"))]
 
 
 def arguments_of(block: Block) -> list[str]:
@@ -69,6 +69,10 @@ def arguments_of(block: Block) -> list[str]:
     except orjson.JSONDecodeError:
         return [block.text.partition("\n")[2]]
     return list(_strings(value))
+
+
+def _said(value: Any, role: str) -> list[Block]:
+    return [block for block in _blocks(value, role) if block.kind is not Kind.TEXT or block.text]
 
 
 def _blocks(value: Any, role: str) -> Iterator[Block]:
@@ -97,11 +101,14 @@ def _message(value: dict[str, Any], role: str) -> Iterator[Block]:
     if isinstance(reasoning, str) and reasoning:
         yield Block(role, Kind.REASONING, "", reasoning)
     yield from _content(value.get("content"), role)
-    for call in value.get("tool_calls") or ():
-        function = call.get("function") or {}
-        yield _call(role, call.get("id"), function.get("name"), function.get("arguments"))
+    calls = value.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            yield _function(role, call.get("id"), call.get("function"))
+        else:
+            yield Block(role, Kind.OTHER, "", _sorted({"tool_call": call}))
     if isinstance(function := value.get("function_call"), dict):
-        yield _call(role, None, function.get("name"), function.get("arguments"))
+        yield _function(role, None, function)
 
 
 def _content(content: Any, role: str) -> Iterator[Block]:
@@ -133,6 +140,11 @@ def _item(value: dict[str, Any], kind: str, role: str) -> Iterator[Block]:
             yield Block(role, Kind.OTHER, "", _sorted(kept))
 
 
+def _function(role: str, ident: Any, function: Any) -> Block:
+    said = function if isinstance(function, dict) else {}
+    return _call(role, ident, said.get("name"), said.get("arguments"))
+
+
 def _call(role: str, ident: Any, name: Any, arguments: Any) -> Block:
     if isinstance(arguments, str):
         try:
@@ -148,7 +160,11 @@ def _flat(content: Any) -> str:
 
 
 def _sorted(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError as problem:
+        # It reads deeper than it writes.
+        raise RecursionError(str(problem)) from problem
 
 
 def _strings(value: Any) -> Iterator[str]:

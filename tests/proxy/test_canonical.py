@@ -94,3 +94,29 @@ def test_an_answer_that_is_text_is_the_assistants() -> None:
         == [Block("assistant", Kind.TEXT, "", "hello")]
     )
     assert response_blocks(None) == []
+
+
+ODD_CALLS = [
+    7,
+    {"id": "c1"},
+    "text",
+    [1, None, "x", {"id": 4}, {"function": "read"}, {"function": {"name": None}}],
+]
+
+
+@pytest.mark.parametrize("calls", ODD_CALLS)
+def test_tool_calls_that_are_none_are_no_error(calls: Any) -> None:
+    """Other messages of the execution are as good as ever."""
+    found = blocks(
+        [{"role": "assistant", "content": "hi", "tool_calls": calls}, {"role": "user", "content": "on"}]
+    )
+    assert (found[0].text, found[-1].text) == ("hi", "on")
+    assert {block.kind for block in found[1:-1]} <= {Kind.OTHER, Kind.CALL}
+
+
+@pytest.mark.parametrize("depth", [100, 253, 300, 1000, 1024, 5000])
+@pytest.mark.parametrize("frame", [b"%s", b'{"role":"user","content":%s}', b'{"type":"image","source":%s}'])
+def test_any_depth_can_be_told(frame: bytes, depth: int) -> None:
+    body = frame % (b"[" * depth + b'"x"' + b"]" * depth)
+    assert "x" in "".join(block.text for block in blocks_of(body))
+    assert "x" in "".join(block.text for block in response_blocks(body))
