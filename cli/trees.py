@@ -130,11 +130,16 @@ def show(
     width: Annotated[
         int | None, typer.Option(min=20, help="Columns.", show_default="those of the terminal")
     ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A tokenizer.json: spells prefix breaks under `--calls`."),
+    ] = None,
     json: output.JsonOption = False,
 ) -> None:
     """Show one execution: its contexts, where each came from, what of it is trained."""
     from gyre.cli import trees_show
     from gyre.treebuilder import read_trees
+    from gyre.treebuilder.offline.text_tokens import speller
     from gyre.treebuilder.score import left_out
 
     found = read_trees(trees)
@@ -147,7 +152,8 @@ def show(
     if json:
         output.print_json({"schema": SCHEMA, **trees_show.as_json(summary, tree, worth, calls)})
     else:
-        trees_show.print_tree(summary, tree, worth, calls, width)
+        spell = None if tokenizer is None else speller(tokenizer)
+        trees_show.print_tree(summary, tree, worth, calls, width, spell)
 
 
 @app.command()

@@ -20,6 +20,15 @@ GROUPS = 20
 """Groups in the table; `--json` has all."""
 
 
+REMEDIES = {
+    "reasoning_stripped": "the template or the harness drops earlier reasoning, so each answer is a stub "
+    "beside its path; a switch that preserves thinking (Qwen: chat_template_kwargs) makes one path of them",
+    "retokenized": "the engine renders answers with other ids than it sampled, so each is a stub; what puts "
+    "sampled text back as it was makes one path of them",
+}
+"""What to do about prefix breaks that cost shared computation; nothing is lost by them."""
+
+
 def tell_build(report: BuildReport, json: bool) -> None:
     """The summary on stdout; what was skipped, and what is odd, on stderr."""
     if json:
@@ -28,6 +37,9 @@ def tell_build(report: BuildReport, json: bool) -> None:
         output.print_table("", ("", "number"), _build_rows(report))
         _table("sampled tokens that are no targets", ("reason", "tokens"), _most(report.totals["untrained"]))
         _table("targets that were not kept", ("reason", "tokens"), _most(report.totals["left_out"]))
+    for cause, remedy in REMEDIES.items():
+        if count := report.totals["causes"].get(cause):
+            output.say(f"note: {output.counted(count, 'call')} {cause}: {remedy}")
     for finding in report.findings:
         output.say(f"{finding.severity}: {finding.where}: {finding.message}")
     for odd in report.totals["disagreements"] + report.totals["problems"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gyre.cli.output import counted
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from gyre.treebuilder.summary import ExecutionSummary
-    from gyre.treebuilder.trees import CallKey, ExecutionTree, Link
+    from gyre.treebuilder.trees import CallKey, ExecutionTree, Ids, Link
     from gyre.treebuilder.views.show import ContextView
 
 STYLES = {
@@ -27,6 +27,10 @@ STYLES = {
 PIPE_WIDTH = 200
 
 
+Spell = Callable[["Ids"], str]
+"""Token ids as text."""
+
+
 class Worth(NamedTuple):
     """What is computed of it when trees are read."""
 
@@ -35,9 +39,17 @@ class Worth(NamedTuple):
 
 
 def print_tree(
-    summary: ExecutionSummary, tree: ExecutionTree, worth: Worth, calls: bool, width: int | None
+    summary: ExecutionSummary,
+    tree: ExecutionTree,
+    worth: Worth,
+    calls: bool,
+    width: int | None,
+    spell: Spell | None = None,
 ) -> None:
-    """Coloured at a terminal, plain text in a pipe; `width` columns, or the terminal's."""
+    """Coloured at a terminal, plain text in a pipe; `width` columns, or the terminal's.
+
+    With `calls` both sides of each prefix break are shown, as text if there is something to `spell` ids.
+    """
     from rich.console import Console
 
     from gyre.treebuilder.views.show import contexts_of
@@ -51,7 +63,7 @@ def print_tree(
         console.print(line)
     console.print()
     for view in contexts_of(tree):
-        console.print(_branch(view, tree, calls))
+        console.print(_branch(view, tree, calls, spell or _numbers))
 
 
 def as_json(summary: ExecutionSummary, tree: ExecutionTree, worth: Worth, calls: bool) -> dict[str, Any]:
@@ -105,7 +117,7 @@ def _totals(summary: ExecutionSummary, tree: ExecutionTree) -> list[str]:
     return lines
 
 
-def _branch(view: ContextView, tree: ExecutionTree, calls: bool) -> Tree:
+def _branch(view: ContextView, tree: ExecutionTree, calls: bool, spell: Spell) -> Tree:
     from rich.text import Text
     from rich.tree import Tree
 
@@ -117,9 +129,9 @@ def _branch(view: ContextView, tree: ExecutionTree, calls: bool) -> Tree:
     branch = Tree(label, guide_style="dim")
     places: dict[CallKey | None, Tree] = {}
     for link in view.calls if calls else ():
-        places[link.call] = branch.add(Text("  ".join(_call_facts(link)), "dim"))
+        places[link.call] = branch.add(Text("  ".join(_call_facts(link, spell)), "dim"))
     for below in view.below:
-        places.get(below.origin, branch).children.append(_branch(below, tree, calls))
+        places.get(below.origin, branch).children.append(_branch(below, tree, calls, spell))
     return branch
 
 
@@ -179,14 +191,19 @@ def _places(links: Sequence[Link], most: int = 4) -> str:
     return f"at token {', '.join(at[:most])}" + (", ..." if len(at) > most else "")
 
 
-def _call_facts(link: Link) -> list[str]:
+def _call_facts(link: Link, spell: Spell) -> list[str]:
     facts = [_call(link.call), link.cause.value]
     if link.break_offset is not None:
-        facts.append(f"at token {link.break_offset:,}")
+        sides = (spell(ids) for ids in (link.break_before, link.break_after) if ids is not None)
+        facts.append(f"at token {link.break_offset:,}: {' became '.join(sides)}")
     facts.append(f"{link.prompt_tokens:,} ({link.shared_tokens:,} shared) + {link.output_tokens:,}")
     facts.append(f"{link.targets:,} targets" if link.untrained is None else f"not trained: {link.untrained}")
     facts.append("; ".join(f"{one.witness}: {one.detail}" for one in link.evidence))
     return facts
+
+
+def _numbers(ids: Ids) -> str:
+    return f"[{' '.join(map(str, ids))}]"
 
 
 def _call(key: CallKey) -> str:
@@ -236,7 +253,9 @@ def _context(depth: int, view: ContextView, calls: bool) -> dict[str, Any]:
 
 
 def _break(link: Link) -> dict[str, Any]:
-    return {"call": _key(link.call), "cause": link.cause, "offset": link.break_offset}
+    sides = [None if ids is None else ids.tolist() for ids in (link.break_before, link.break_after)]
+    place = {"call": _key(link.call), "cause": link.cause, "offset": link.break_offset}
+    return place | {"before": sides[0], "after": sides[1]}
 
 
 def _link(link: Link) -> dict[str, Any]:

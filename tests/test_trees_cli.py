@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gyre.cli import main as gyre
@@ -13,7 +14,7 @@ from gyre.cli import output, trees
 from gyre.cli.trees_show import Worth, print_tree
 from gyre.treebuilder.export.source import Format
 from gyre.treebuilder.options import CAP, Options, Rule
-from gyre.treebuilder.trees import CallKey, Disagreement
+from gyre.treebuilder.trees import CallKey, Cause, Disagreement
 from tests.log.builders import LogBuilder, growing_run, message
 from tests.trees.made import Made, typical
 
@@ -153,6 +154,39 @@ def test_with_its_calls_a_context_stands_below_the_call_it_came_from(
     at = next(number for number, line in enumerate(lines) if "c2  continuation" in line)
     assert lines[at] == "├── c2  continuation  130 (120 shared) + 20  20 targets  ids: as made for c2"
     assert lines[at + 1].startswith("│   └── sub #1  delegation")
+
+
+def test_both_sides_of_a_prefix_break_are_shown_as_ids_or_as_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = typical()
+    tree = made.tree()
+    link = next(link for link in tree.links if link.cause is Cause.REASONING_STRIPPED)
+    link.break_before, link.break_after = np.array([5, 6], np.int32), np.array([7], np.int32)
+    print_tree(made.summary(), tree, Worth(None, None), calls=True, width=None)
+    assert "at token 115: [5 6] became [7]" in capsys.readouterr().out
+    words = {5: "<think>", 6: "hm", 7: "Done"}
+    print_tree(
+        made.summary(),
+        tree,
+        Worth(None, None),
+        calls=True,
+        width=None,
+        spell=lambda ids: repr(" ".join(words[int(i)] for i in ids)),
+    )
+    assert "at token 115: '<think> hm' became 'Done'" in capsys.readouterr().out
+
+
+def test_a_break_that_costs_has_a_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = LogBuilder(tmp_path / "stripped")
+    worker = log.worker()
+    answer = b'{"role":"assistant","content":"done","reasoning_content":"hm"}'
+    worker.call("a", [1, 2], [3, 4, 5], [message("go")], response=answer)
+    history = [message("go"), message("done", "assistant"), message("more")]
+    worker.call("b", [1, 2, 5, 9], [6], history, parent=("a", 0, 0))
+    worker.die()
+    assert run("build", log.root, "-o", tmp_path / "t") == 0
+    assert "note: 1 call reasoning_stripped: the template" in capsys.readouterr().err
 
 
 def test_what_was_built_from_texts_claims_no_tokens(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,8 @@
-"""How long the texts of a run without token ids are, by a tokenizer of choice. For analysis only."""
+"""What a tokenizer of choice says: how long texts without ids are, how ids are spelled. For people only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from gyre.proxy.canonical import Kind
 from gyre.treebuilder.call import Call
 from gyre.treebuilder.errors import TreeError
 from gyre.treebuilder.lineage.texts import Texts
-from gyre.treebuilder.trees import ExecutionTree
+from gyre.treebuilder.trees import ExecutionTree, Ids
 
 
 class TextCounter:
@@ -47,6 +47,16 @@ class TextCounter:
         return known
 
 
+def speller(path: str | Path) -> Callable[[Ids], str]:
+    """Gives ids as quoted text.
+
+    Raises:
+        TreeError: as for `TextCounter`.
+    """
+    tokenizer = _load(path)
+    return lambda ids: repr(tokenizer.decode(ids.tolist(), skip_special_tokens=False))
+
+
 def digest_of(path: Path) -> str:
     """Raises TreeError when there is no such file."""
     try:
@@ -59,7 +69,7 @@ def _load(path: str | Path) -> Any:
     try:
         tokenizers = import_module("tokenizers")
     except ImportError:
-        raise TreeError("counting texts needs the package `tokenizers`", "pip install tokenizers") from None
+        raise TreeError("a tokenizer.json needs the package `tokenizers`", "pip install tokenizers") from None
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as problem:

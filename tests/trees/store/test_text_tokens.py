@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from gyre.treebuilder import read_trees
 from gyre.treebuilder.errors import TreeError
+from gyre.treebuilder.offline.text_tokens import speller
 from tests.log.builders import LogBuilder, message
 from tests.trees.store.logs import build, write_some
 
@@ -30,6 +32,9 @@ class Tokenizer:
 
     def encode(self, text, add_special_tokens=True):
         return SimpleNamespace(ids=text.split())
+
+    def decode(self, ids, skip_special_tokens=True):
+        return " ".join(f"<{i}>" for i in ids)
 '''
 
 
@@ -88,6 +93,10 @@ def test_a_tokenizer_that_cannot_be_used_is_told(log: LogBuilder, out: Path, tok
     tokenizer.write_text("broken")
     with pytest.raises(TreeError, match="is no tokenizer: expected value"):
         build(log, out, tokenizer=tokenizer)
+
+
+def test_ids_are_spelled_by_it(tokenizer: Path) -> None:
+    assert speller(tokenizer)(np.array([3, 5], np.int32)) == "'<3> <5>'"
 
 
 def test_without_the_package_a_tokenizer_names_it(
