@@ -38,6 +38,8 @@ class Call:
     """0: the call has no end on record."""
     outcome: str = "ok"
     finish_reason: str | None = None
+    temperature: float | None = None
+    """As it was in effect when the output was sampled; None: not known."""
     session_id: str | None = None
     agent_id: str | None = None
     parent_agent_id: str | None = None

@@ -120,6 +120,8 @@ class Link:
     break_after: Ids | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
+    temperature: float | None = None
+    """With which its output was sampled; None: not known."""
     prompt_node: int | None = None
     """Node in which the prompt ends; None for a call without ids."""
     output_node: int | None = None

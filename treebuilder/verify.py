@@ -34,7 +34,7 @@ _IDS = ("prompt_suffix_ids", "output_ids", "output_logprobs")
 _COLUMNS = (
     *("execution_id", "execution_attempt", "wire", "call_id", "attempt", "choice", "prompt_tokens"),
     *("parent_call_id", "parent_attempt", "parent_choice", "prompt_shared", "prompt_digest", "version_spans"),
-    *("outcome", "capture_quality", "logprob_quality", "capture_flags", "delivery_of"),
+    *("outcome", "capture_quality", "logprob_quality", "capture_flags", "delivery_of", "temperature"),
     *_IDS,
 )
 _SUMS = (

@@ -155,7 +155,7 @@ def typical() -> Made:
     """A main agent with a sub-agent, one compaction, a stub, a retry and something undecided."""
     made = Made()
     made.call("c1", new=100, output=20)
-    made.call("c2", origin="c1", new=10, output=20)
+    made.call("c2", origin="c1", new=10, output=20, temperature=0.7)
     made.call("s1", context=1, cause=Cause.DELEGATION, step="blocking", role=Role.SUB, origin="c2", new=40)
     made.call("s2", context=1, role=Role.SUB, origin="s1", new=6)
     made.call("c3", origin="c1", new=30, output=20, cause=Cause.REASONING_STRIPPED, break_offset=115)

@@ -132,6 +132,14 @@ def test_log_probabilities_and_versions_stay_with_their_tokens() -> None:
     assert one.logprobs is not None and np.concatenate(logprobs).tolist() == one.logprobs.tolist()
 
 
+def test_each_link_has_the_temperature_of_its_call() -> None:
+    first, retried = call("a", [1, 2], [3], temperature=0.7), call("b", [1, 2], [4], retry_count=1)
+    retried.temperature = 0.0
+    sent = call("c", [], [], delivery_of="a", temperature=0.7)
+    tree = built(first, retried, call("d", [1, 2, 3, 4], [5]), sent)
+    assert [link.temperature for link in tree.links] == [0.7, 0.0, None, None]
+
+
 def test_two_answers_to_one_request_are_quarantined_and_chosen_last() -> None:
     tree = built(call("a", [1, 2], [3]), call("b", [1, 2], [4]), call("c", [1, 2, 4, 5], [6]))
     first = tree.links[0]

@@ -38,13 +38,22 @@ def mean_targets(places: Collection[Place]) -> float:
 
 def sample(row: Row, mean: float) -> TrainingSample:
     """`mean` is that of all executions of the export."""
-    tokens = len(row.token_ids)
     return TrainingSample(
         token_ids=row.token_ids.tolist(),
         mask=row.target_mask.tolist(),
         logprobs=row.own_logprobs.tolist(),
-        temperatures=[1.0 if row.temperature is None else row.temperature] * tokens,
+        temperatures=_temperatures(row),
         env_name=row.place.summary.task or "gyre",
         rl_weights=np.where(row.target_mask, mean * row.weight, 0.0).tolist(),
         advantages=np.where(row.target_mask, row.place.advantage, 0.0).tolist(),
     )
+
+
+def _temperatures(row: Row) -> list[float]:
+    """Each trained token has its call's, and so has the token before an answer: prime-rl's trainer divides
+    the logits at a position, which are those of the next token, by the temperature of the position."""
+    found = np.where(np.isnan(row.temperatures), 1.0, row.temperatures)
+    before = ~row.target_mask[:-1] & row.target_mask[1:]
+    found[:-1][before] = found[1:][before]
+    values: list[float] = found.tolist()
+    return values

@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from gyre.treebuilder.score import AttemptKey, group_of, left_out, reward
 from gyre.treebuilder.summary import ExecutionSummary
-from gyre.treebuilder.trees import ExecutionTree, Ids, Logprobs, Node, Role, Trajectory
+from gyre.treebuilder.trees import CallKey, ExecutionTree, Ids, Logprobs, Node, Role, Trajectory
 
 Mask = npt.NDArray[np.bool_]
+Temperatures = npt.NDArray[np.float64]
 
 
 class Place(NamedTuple):
@@ -62,7 +63,8 @@ class Row:
     """(policy version, start, end) of sampled tokens; positions within the path."""
     turns: int
     """Runs of given and of sampled tokens."""
-    temperature: float | None
+    temperatures: Temperatures
+    """Of the calls whose tokens this row trains; NaN for other tokens, and where it is not known."""
     n_unique_targets: int
     """Of the whole execution."""
 
@@ -75,6 +77,12 @@ class Row:
     def start(self) -> int:
         """Where the part begins that this row trains: trainers that split in two split here."""
         return int(self.target_mask.argmax()) if self.target_mask.any() else len(self.token_ids)
+
+    @property
+    def temperature(self) -> float | None:
+        """With which all tokens were sampled that this row trains; None if there is no such one."""
+        found = np.unique(self.temperatures[self.target_mask])
+        return float(found[0]) if len(found) == 1 and not np.isnan(found[0]) else None
 
     @property
     def own_logprobs(self) -> Logprobs:
@@ -152,11 +160,13 @@ def rows_of(place: Place, tree: ExecutionTree, *, idle: bool = True) -> Iterator
     owner = _owners(tree.trajectories, paths)
     bringing = {trajectory for node, trajectory in owner.items() if len(tree.nodes[node].token_ids)}
     unique = sum(len(tree.nodes[node].token_ids) for node in owner)
+    known = {link.call: link.temperature for link in tree.links}
     chosen = [each for each in _in_order(tree) if idle or each.trajectory_id in bringing]
     for index, each in enumerate(chosen):
         path = paths[each.trajectory_id]
         own = [owner.get(node.node_id) == each.trajectory_id for node in path]
-        yield _row(place, each, path, own, unique, index, index == len(chosen) - 1)
+        heat = _temperatures(path, own, known)
+        yield _row(place, each, path, own, heat, unique, index, index == len(chosen) - 1)
 
 
 def _owners(trajectories: Iterable[Trajectory], paths: Mapping[int, list[Node]]) -> dict[int, int]:
@@ -188,6 +198,7 @@ def _row(
     each: Trajectory,
     path: list[Node],
     own: list[bool],
+    heat: Temperatures,
     unique: int,
     index: int,
     last: bool,
@@ -209,9 +220,15 @@ def _row(
         logprobs=np.concatenate([_logprobs(node) for node in path]),
         versions=_versions(path),
         turns=sum(a != b for a, b in zip([None, *sampled], sampled, strict=False)),
-        temperature=None,
+        temperatures=heat,
         n_unique_targets=unique,
     )
+
+
+def _temperatures(path: list[Node], own: list[bool], known: Mapping[CallKey, float | None]) -> Temperatures:
+    of_nodes = [known.get(node.call) if mine else None for node, mine in zip(path, own, strict=True)]
+    # As float64 None is NaN.
+    return np.repeat(np.array(of_nodes, np.float64), [len(node.token_ids) for node in path])
 
 
 def _logprobs(node: Node) -> Logprobs:

@@ -98,4 +98,5 @@ def _base(
     link.shared_tokens = one.shared
     link.prompt_tokens = one.prompt_end.depth if one.prompt_end is not None else 0
     link.output_tokens = one.sampled
+    link.temperature = one.call.temperature
     return link

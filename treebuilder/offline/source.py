@@ -170,6 +170,7 @@ def _call(key: CallKey, row: Row, evaluation: bool) -> Call:
         ended_ns=row.ended_at * 1000,
         outcome=row.outcome,
         finish_reason=row.finish_reason,
+        temperature=row.temperature,
         session_id=row.session_id,
         agent_id=row.agent_id,
         parent_agent_id=row.parent_agent_id,

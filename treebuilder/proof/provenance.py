@@ -57,6 +57,9 @@ def check_provenance(view: View, logged: dict[Key, Logged]) -> None:
         say.require(False, "missing_call", f"{call(key)} is in the log and not in the tree")
     for key in view.links.keys() - logged.keys():
         say.require(False, "extra_call", f"{call(key)} is in the tree and not in the log")
+    for key in view.links:
+        if key in logged:
+            _check_temperature(view, key, logged[key].row)
     if not view.row["exact"]:
         with_ids = any(one.rebuilt is not None for one in logged.values())
         say.require(not with_ids, "exact", "has token ids in the log and was built from texts")
@@ -77,6 +80,13 @@ def check_provenance(view: View, logged: dict[Key, Logged]) -> None:
             say.require(inside, "provenance", f"node {node} is no part of the output of {call(owner)}")
             if inside:
                 _check_run(view, node, owner, logged[owner], node in used or owner in quoted)
+
+
+def _check_temperature(view: View, key: Key, row: Row) -> None:
+    # A stored answer that is sent again is not sampled.
+    expected = None if row["delivery_of"] is not None else row["temperature"]
+    same = view.links[key]["temperature"] == expected
+    view.complaints.require(same, "temperature", f"{call(key)} has temperature {expected} in the log")
 
 
 def _path_digests(nodes: Nodes) -> list[str]:

@@ -42,6 +42,7 @@ class Row(NamedTuple):
     ended_at: int
     outcome: str
     finish_reason: str | None
+    temperature: float | None
     session_id: str | None
     agent_id: str | None
     parent_agent_id: str | None

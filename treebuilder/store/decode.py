@@ -116,6 +116,7 @@ def _link(row: Row, before: Any, after: Any) -> Link:
         break_after=after,
         prompt_tokens=row["prompt_tokens"],
         output_tokens=row["output_tokens"],
+        temperature=row["temperature"],
         prompt_node=row["prompt_node"],
         output_node=row["output_node"],
         targets=row["targets"],

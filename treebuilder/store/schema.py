@@ -121,6 +121,7 @@ LINKS = (
     Column("output_node", INT32, "node in which the output ends"),
     Column("targets", INT32, "tokens of its output that may be trained and that it owns"),
     Column("untrained", STRING, "why its output is context"),
+    Column("temperature", FLOAT64, "effective sampling temperature; null when not known"),
 )
 
 TRAJECTORIES = (

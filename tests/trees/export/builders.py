@@ -138,14 +138,19 @@ def branching(name: str = "good") -> ExecutionTree:
     prompt 1 2 3 | a: 10 11 | 4 5 | c: 14 15          main, the path it stopped on
                            | 6 | b: 12 13             a stub: what b said was rendered otherwise after
     prompt 20 21 | s: 30 31 32                        the sub-agent that a started
+
+    a was sampled with temperature 1, b and c with 0.7, s with 0.5.
     """
     built = TreeBuilder(name)
-    a = built.call("a", None, [1, 2, 3], [10, 11], cause=Cause.START)
+    a = built.call("a", None, [1, 2, 3], [10, 11], cause=Cause.START, temperature=1.0)
     s = built.call(
-        "s", None, [20, 21], [30, 31, 32], 1, Role.SUB, Cause.DELEGATION, origin="a", step="blocking"
+        "s", None, [20, 21], [30, 31, 32], 1, Role.SUB, Cause.DELEGATION,
+        origin="a", step="blocking", temperature=0.5,
+    )  # fmt: skip
+    b = built.call("b", a, [6], [12, 13], versions=[("3", 0, 1), ("4", 1, 2)], origin="a", temperature=0.7)
+    c = built.call(
+        "c", a, [4, 5], [14, 15], cause=Cause.REASONING_STRIPPED, versions=[("4", 0, 2)], temperature=0.7
     )
-    b = built.call("b", a, [6], [12, 13], versions=[("3", 0, 1), ("4", 1, 2)], origin="a")
-    c = built.call("c", a, [4, 5], [14, 15], cause=Cause.REASONING_STRIPPED, versions=[("4", 0, 2)])
     for leaf, slot, stub in ((c, 0, False), (b, 0, True), (s, 1, False)):
         built.admit(leaf, slot, stub)
     return built.tree()

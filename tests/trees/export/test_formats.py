@@ -116,6 +116,16 @@ def test_prime_rl_weights_make_executions_count_the_same(out: Path) -> None:
         assert [weight > 0 for weight in row["rl_weights"]] == row["mask"]
 
 
+def test_prime_rl_temperatures_are_those_of_calls_from_the_token_before_an_answer(out: Path) -> None:
+    rows = exported(Format.PRIME_RL, out)
+    assert [row["temperatures"] for row in rows[:4]] == [
+        [1.0, 1.0, 1.0, 1.0, 1.0, 0.7, 0.7, 0.7],
+        [1.0, 0.5, 0.5, 0.5, 0.5],
+        [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.7, 0.7, 0.7],
+        [1.0] * 6,
+    ]
+
+
 def test_versions_that_are_no_numbers_have_no_number(out: Path) -> None:
     built = TreeBuilder("e")
     built.admit(built.call("a", None, [1], [2, 3], versions=[("main", 0, 2)]), 0)

@@ -127,6 +127,30 @@ def test_versions_that_go_on_across_nodes_are_one_span() -> None:
     assert row.versions == [("7", 1, 4), ("8", 4, 5)]
 
 
+def test_a_row_has_the_temperature_of_what_it_trains_if_there_is_one() -> None:
+    by_number = {row.trajectory_id: row for row in rows(branching())}
+    assert [by_number[number].temperature for number in range(3)] == [None, 0.7, 0.5]
+    assert by_number[1].temperatures[-2:].tolist() == [0.7, 0.7]
+    assert np.isnan(by_number[1].temperatures[:-2]).all()
+
+
+@pytest.mark.parametrize(("other", "expected"), [(0.7, 0.7), (0.8, None), (None, None)])
+def test_a_temperature_that_is_not_known_is_no_temperature(
+    other: float | None, expected: float | None
+) -> None:
+    built = TreeBuilder("e")
+    a = built.call("a", None, [1], [2], temperature=0.7)
+    built.admit(built.call("b", a, [3], [4], temperature=other), 0)
+    [row] = rows(built.tree())
+    assert row.temperature == expected
+
+
+def test_a_path_that_trains_nothing_has_no_temperature() -> None:
+    tree = branching()
+    tree.nodes[5].target = False
+    assert [row.temperature for row in rows(tree)] == [None, 0.5, None]
+
+
 def test_groups_are_numbered_and_a_task_is_no_group_of_that_name() -> None:
     folder = usual()
     found, _ = places(folder.executions(), folder.advantages())

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gyre.proxy.calls import Sampling
 from gyre.proxy.log.sealing.seal import seal
 from gyre.proxy.scores import Scored
 from gyre.treebuilder import build_trees, read_log, read_trees
 from gyre.treebuilder.errors import TreeError
 from gyre.treebuilder.offline.parts import Limits
 from gyre.treebuilder.options import Options, Rule
+from gyre.treebuilder.verify import verify_trees
 from tests.log.builders import LogBuilder, growing_run
 from tests.trees.store.logs import SMALL, build, files_in, go_on, times_in, write_some, write_told
 from tests.trees.world.emit import View, in_commit_order, write_log
@@ -164,6 +166,24 @@ def test_a_later_attempt_has_a_tree_of_its_own_and_may_build_on_rows_of_the_firs
     assert tree.execution_attempt == 1
     assert np.concatenate([node.token_ids for node in tree.nodes]).tolist() == [*first.prompt[:50], 9, 8]
     assert len(read_trees(out).tree("again", 0).links) == 3
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_the_temperature_of_a_call_goes_from_the_log_to_its_link(
+    log: LogBuilder, out: Path, ids: bool
+) -> None:
+    worker = log.worker()
+    prompt, output = ((1, 2, 3), (4, 5)) if ids else (None, None)
+    for name, temperature in (("warm", 0.7), ("cold", 0.0), ("unknown", None)):
+        sampling = Sampling(temperature=temperature)
+        worker.call(name, prompt, output, execution=name, sampling=sampling)
+    worker.call("again", None, None, execution="warm", sampling=Sampling(0.7), delivery_of="warm")
+    for at in ("journal", "sealed"):
+        build(log, out.with_name(at))
+        links = [link for _, tree in read_trees(out.with_name(at)) for link in tree.links]
+        assert [link.temperature for link in links] == [0.7, None, 0.0, None]
+        assert verify_trees(out.with_name(at)) == []
+        seal(log.root)
 
 
 def test_an_evaluation_has_no_targets(log: LogBuilder, out: Path) -> None:

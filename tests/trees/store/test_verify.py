@@ -170,6 +170,8 @@ TAMPERINGS = [
     changed("links", "unknown_node", **CALL)(put(output_node=999)),
     changed("links", "sums", **CALL)(shift("targets")),
     changed("links", "sums", **CALL)(shift("prompt_tokens")),
+    changed("links", "temperature", **CALL)(put(temperature=0.5)),
+    changed("links", "temperature", execution_id="text")(put(temperature=0.5)),
     changed("links", "role", execution_id="told", role="sub")(put(role="main")),
     changed("links", "origin", execution_id="told", origin_call_id=...)(shift("origin_context_id")),
     changed("trajectories", "sums", **KEPT)(shift("targets")),
