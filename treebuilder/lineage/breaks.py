@@ -69,7 +69,7 @@ def _same_messages(
     given = 0
     for run in beyond:
         if run.sampled:
-            return _in_output(one, offset, _meant(tries[run.owner], origin), texts)
+            return _in_output(one, offset, _meant(run, origin, tries), texts)
         given += run.size
         if given > _MARGIN:
             break
@@ -114,11 +114,12 @@ def _in_output(one: Try, offset: int | None, sampler: Try, texts: Texts) -> Brea
     return Break(Cause.RETOKENIZED, Evidence("ids", detail), offset)
 
 
-def _meant(one: Try, origin: Try) -> Try:
-    """Of several tries that sampled the same beginning the one that counts."""
-    if one.turn is None:
-        return one
-    return origin if one.turn is origin.turn else one.turn.kept
+def _meant(run: Run, origin: Try, tries: list[Try]) -> Try:
+    """The call whose answer a sampled run of the path to `origin` is, whoever else sampled it too."""
+    if origin.prompt_end is not None and run.depth >= origin.prompt_end.depth:
+        return origin
+    owner = tries[run.owner]
+    return owner if owner.turn is None else owner.turn.kept
 
 
 def _at_start(one: Try, offset: int | None, sampler: Try) -> bool:

@@ -70,7 +70,7 @@ class Confusion:
             return
         differences = wrong(link, truth)
         self.counts[name_of(truth.cause, truth.step), found] += 1
-        if self.labels or truth.decided is not Decided.HARDLY:
+        if self.labels or truth.decided not in (Decided.HARDLY, Decided.NEVER_HARDLY):
             self.decidable += 1
             self.right += not differences
         claimed = [text for text in differences if not text.startswith("role: found unknown")]

@@ -85,7 +85,7 @@ class Tries:
         decided = Decided.LABEL if marked else Decided.NEVER
         if self.request.truth.decided is Decided.HARDLY:
             # Another agent was asked the very same: the answer may as well be that agent's.
-            decided = Decided.HARDLY
+            decided = Decided.HARDLY if marked else Decided.NEVER_HARDLY
         truth = self._retry_of(kept)._replace(decided=decided)
         row = self._record(key, truth, again)
         row.reply = self.model.sample(self.model.work())

@@ -18,6 +18,8 @@ class Decided(Enum):
     """Only a label of the harness tells it from something else; without it, it must be quarantined."""
     NEVER = "never"
     """Identical by construction with something else; must be quarantined."""
+    NEVER_HARDLY = "never or hardly"
+    """The same, but without labels it may as well be another agent's first answer: then as `HARDLY`."""
     HARDLY = "hardly"
     """Without labels the evidence is thin: found or quarantined, never wrong."""
 
@@ -40,4 +42,5 @@ class Truth(NamedTuple):
 
     def open_to(self, labels: bool) -> bool:
         """Whether the record leaves it open, so that it has to be quarantined."""
-        return self.decided is Decided.NEVER or (self.decided is Decided.LABEL and not labels)
+        by_labels = Decided.NEVER_HARDLY if labels else Decided.LABEL
+        return self.decided in (Decided.NEVER, by_labels)
