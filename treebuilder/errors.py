@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 from gyre.proxy.errors import GyreError
 
 
@@ -11,3 +14,17 @@ class TreeError(GyreError, ValueError):
 
 class ExecutionError(GyreError, ValueError):
     """One execution cannot be rebuilt; `str()` says which call and why. Others are not affected."""
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def unwritable(path: Path, problem: OSError) -> TreeError:
+    """What the system refused, and what there is to do about it."""
+    text = " ".join((problem.strerror or str(problem)).split())
+    if problem.errno in _FORBIDDEN:
+        hint = "may you write there? give another path with `--out`"
+    else:
+        hint = "is there room on its disk?" if problem.errno in _FULL else "give another path with `--out`"
+    return TreeError(f"cannot write to `{path}`: {text}", hint)

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import orjson
+import xxhash
 
 from gyre.proxy.errors import LogError
 from gyre.treebuilder.errors import TreeError
@@ -29,6 +30,8 @@ VERSION = "ATIF-v1.7"
 """1.8 adds sound, which is not recorded; 1.7 is read by more."""
 BATCH = 8
 """Executions whose texts are in memory at a time."""
+LONGEST_NAME = 200
+"""File systems take 255."""
 
 Document = dict[str, Any]
 
@@ -69,8 +72,12 @@ def export_atif(
 
 
 def _name(summary: ExecutionSummary) -> str:
+    """No two are the same; a name too long for a file is cut and told from others by its hash."""
+    name = quote(summary.execution_id, safe="").replace("~", "%7E")
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME]}~{xxhash.xxh3_64_hexdigest(summary.execution_id.encode())}"
     attempt = f"~{summary.execution_attempt}" if summary.execution_attempt else ""
-    return quote(summary.execution_id, safe="") + attempt + ".json"
+    return f"{name}{attempt}.json"
 
 
 def _read(log: str | Path | None, executions: set[str]) -> Recorded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
+from math import isfinite
 from typing import Any, NamedTuple
 
 import orjson
@@ -172,10 +173,15 @@ def _metrics(answer: Answer) -> dict[str, Any]:
         "completion_tokens": answer.completion_tokens,
         "cached_tokens": answer.cached_tokens,
         "completion_token_ids": answer.output_ids,
-        "logprobs": answer.logprobs if answer.output_ids else None,
+        # The format has numbers only.
+        "logprobs": answer.logprobs if answer.output_ids and _finite(answer.logprobs) else None,
         "extra": {"policy_versions": answer.versions} if answer.versions else None,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _finite(logprobs: Sequence[float | None] | None) -> bool:
+    return all(each is not None and isfinite(each) for each in logprobs or ())
 
 
 def _extra(link: Link, answer: Answer, tries: Sequence[CallKey]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gyre.treebuilder.errors import TreeError
+from gyre.treebuilder.errors import TreeError, unwritable
 
 Record = dict[str, Any]
 VALUES = 8_000_000
@@ -24,33 +24,44 @@ VALUES = 8_000_000
 @contextmanager
 def whole_file(out: Path, force: bool) -> Iterator[Path]:
     """A path to write to; it takes the name `out` when all went well."""
-    if out.is_dir():
-        raise TreeError(f"`{out}` is a folder", "name a file")
-    _refuse(out, force)
-    temporary = _beside(out)
-    try:
-        yield temporary
-        _sync(temporary)
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _writing(out):
+        if out.is_dir():
+            raise TreeError(f"`{out}` is a folder", "name a file")
+        _refuse(out, force)
+        temporary = _beside(out)
+        try:
+            yield temporary
+            _sync(temporary)
+            os.replace(temporary, out)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def whole_folder(out: Path, force: bool, suffix: str) -> Iterator[Path]:
     """The same for a folder of files that end in `suffix`; one with anything else is never replaced."""
-    _refuse(out, force)
-    if out.exists() and not (out.is_dir() and all(path.suffix == suffix for path in out.iterdir())):
-        raise TreeError(f"`{out}` holds other things than `{suffix}` files", "name another folder")
-    temporary = _beside(out)
-    temporary.mkdir()
+    with _writing(out):
+        _refuse(out, force)
+        if out.exists() and not (out.is_dir() and all(path.name.endswith(suffix) for path in out.iterdir())):
+            raise TreeError(f"`{out}` holds other things than `{suffix}` files", "name another folder")
+        temporary = _beside(out)
+        temporary.mkdir()
+        try:
+            yield temporary
+            if out.exists():
+                shutil.rmtree(out)
+            os.replace(temporary, out)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Says what could not be written. Files that are read tell themselves when they cannot be."""
     try:
-        yield temporary
-        if out.exists():
-            shutil.rmtree(out)
-        os.replace(temporary, out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        yield
+    except OSError as problem:
+        raise unwritable(out, problem) from problem
 
 
 def _refuse(out: Path, force: bool) -> None:

@@ -40,6 +40,8 @@ class Recorded:
 
     def _blocks(self, name: str) -> list[Block]:
         if name not in self._parsed:
+            if name not in self._bodies:
+                raise TreeError(f"message `{name}` is not in the log", "`gyre log check` may say more")
             self._parsed[name] = blocks_of(bytes(self._bodies[name].as_buffer()))
         return self._parsed[name]
 
@@ -71,7 +73,7 @@ class Recorded:
         agent = {"name": name or "unknown", "version": version or "unknown"}
         if row["model"] is not None:
             agent["model_name"] = row["model"]
-        tools = [orjson.loads(tool) for tool in self._log.tools(*key)]
+        tools = [_definition(tool) for tool in self._log.tools(*key)]
         return agent | ({"tool_definitions": tools} if tools else {})
 
     def _values(self, key: CallKey) -> dict[str, Any]:
@@ -82,3 +84,12 @@ class Recorded:
     def _require(self, key: CallKey) -> None:
         if key not in self._row:
             raise TreeError(f"call `{key.call_id}` is not in the log", "is it the log of these trees?")
+
+
+def _definition(tool: bytes) -> dict[str, Any]:
+    """ATIF wants an object; what is none is told as it stands."""
+    try:
+        found = orjson.loads(tool)
+    except orjson.JSONDecodeError:
+        found = tool.decode(errors="replace")
+    return found if isinstance(found, dict) else {"tool": found}

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from gyre.proxy.log.folder import sync_dir
-from gyre.treebuilder.errors import TreeError
+from gyre.treebuilder.errors import TreeError, unwritable
 from gyre.treebuilder.options import Options, Rule
 from gyre.treebuilder.store.schema import FORMAT_VERSION, SCHEMA_VERSION, TABLES
 
@@ -149,10 +149,7 @@ class TreesFolder:
         try:
             yield
         except OSError as problem:
-            text = problem.strerror or " ".join(str(problem).split())
-            raise TreeError(
-                f"cannot write to `{self.root}`: {text}", "is there room on its disk?"
-            ) from problem
+            raise unwritable(self.root, problem) from problem
 
     @contextmanager
     def building(self) -> Iterator[None]:

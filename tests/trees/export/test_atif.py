@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import atif
+import numpy as np
 import pytest
 
 from gyre.treebuilder.errors import TreeError
@@ -242,3 +243,49 @@ def test_an_execution_without_calls_has_no_document(tmp_path: Path) -> None:
     folder.add(TreeBuilder("idle").tree())
     report = export_trees(folder, Format.ATIF, tmp_path / "out")
     assert (report.executions, report.left_out) == (0, {"no_calls": 1})
+
+
+NAMES = ("..", "a/b", "-x", "a~1", "\x1b[31m", "n" * 300, "n" * 301, "", "\N{GRINNING FACE}" * 90)
+
+
+def test_every_name_has_a_document_of_its_own(tmp_path: Path) -> None:
+    _, worker = record(tmp_path / "log")
+    folder, out = Folder(log=tmp_path / "log"), tmp_path / "out"
+    for number, (name, attempt) in enumerate([*((name, 0) for name in NAMES), ("a", 0), ("a", 1)]):
+        worker.call(f"c{number}", [1], [2], [TASK], execution=name, execution_attempt=attempt)
+        built = TreeBuilder(name, attempt)
+        built.call(f"c{number}", None, [1], [2], cause=Cause.START)
+        folder.add(built.tree())
+    worker.close()
+    export_trees(folder, Format.ATIF, out)
+    export_trees(folder, Format.ATIF, out, force=True)
+    documents = [json.loads(path.read_bytes()) for path in out.iterdir()]
+    assert sorted(found["session_id"] for found in documents) == sorted([*NAMES, "a", "a"])
+
+
+def test_a_message_that_the_log_has_lost_is_an_error(tmp_path: Path) -> None:
+    _, worker = record(tmp_path / "log")
+    worker.call("a", [1], [2], [TASK], execution="run", new_messages=[])
+    worker.close()
+    built = TreeBuilder("run")
+    built.call("a", None, [1], [2], cause=Cause.START)
+    folder = Folder(log=tmp_path / "log")
+    folder.add(built.tree())
+    with pytest.raises(TreeError, match=r"message `[0-9a-f]{32}` is not in the log"):
+        export_trees(folder, Format.ATIF, tmp_path / "out")
+
+
+def test_what_the_format_has_no_words_for_is_still_a_document(tmp_path: Path) -> None:
+    """Tools that are no objects, and log-probabilities that are no numbers."""
+    _, worker = record(tmp_path / "log")
+    tools = [b"null", b"[1]", b"not json"]
+    no_numbers = np.array([np.nan, -np.inf], "<f4").tobytes()
+    worker.call("a", [1], [2, 3], [TASK], tools, execution="run", logprobs=no_numbers)
+    worker.close()
+    built = TreeBuilder("run")
+    built.call("a", None, [1], [2, 3], cause=Cause.START)
+    folder = Folder(log=tmp_path / "log")
+    folder.add(built.tree())
+    found = document(folder, tmp_path / "out")
+    assert found["agent"]["tool_definitions"] == [{"tool": None}, {"tool": [1]}, {"tool": "not json"}]
+    assert "logprobs" not in found["steps"][-1]["metrics"]

@@ -51,6 +51,16 @@ def test_a_folder_is_never_replaced_by_a_file(tmp_path: Path) -> None:
         export_trees(usual(), Format.JSONL, tmp_path, force=True)
 
 
+@pytest.mark.parametrize("fmt", [*ROWS, Format.ATIF])
+@pytest.mark.parametrize("name", ["file/out", "n" * 250])
+def test_a_path_that_cannot_be_written_is_named(fmt: Format, name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TreeError, match=f"cannot write to .*{name}") as raised:
+        export_trees(usual(), fmt, tmp_path / name)
+    assert "--out" in raised.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_folders_above_are_made(tmp_path: Path) -> None:
     export_trees(usual(), Format.JSONL, tmp_path / "a" / "b" / "rows.jsonl")
     assert (tmp_path / "a" / "b" / "rows.jsonl").exists()
