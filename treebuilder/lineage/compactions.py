@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gyre.treebuilder.lineage.evidence import Hit
+from gyre.treebuilder.lineage.evidence import Hit, told_before
 from gyre.treebuilder.lineage.known import Known, before, is_sub, settle
 from gyre.treebuilder.lineage.labels import is_labelled
 from gyre.treebuilder.lineage.trace import split
@@ -78,7 +78,7 @@ class Compactions:
             after = (c for c in known if c.root.cause is Cause.EDIT and c.root.first.index < summary.index)
             edited = next((c for c in after if before(c) is found), None)
             if edited is None:
-                last = [t for t in found.turns if t.first.index < summary.index][-1]
+                last = told_before(found, summary)[-1]
                 last.answered = last.answered or self._known.quotes.answered(last, summary)
                 return last.kept
             found = edited

@@ -152,7 +152,7 @@ class Quotes:
 
     def _latest(self, context: Context, summary: Try) -> str:
         """The last message that the agent had before it asked for a summary."""
-        before = [turn for turn in context.turns if turn.first.index < summary.index]
+        before = told_before(context, summary)
         blocks = self._texts.messages(before[-1].first.call) if before else []
         texts = (block.text.strip() for block in reversed(blocks) if block.kind is not Kind.CALL)
         return next((text for text in texts if len(text) >= _SHORTEST_PROMPT), "")
@@ -226,6 +226,14 @@ def _arguments_in(one: Try, arguments: list[str], prompts: list[str]) -> list[Hi
 
 def _weight(hit: Hit, prompts: list[str]) -> tuple[bool, bool, int]:
     return hit.whole, hit.place == len(prompts) - 1, 0 if hit.whole else hit.length
+
+
+def told_before(context: Context, summary: Try) -> list[Turn]:
+    """The turns that a summary request may render: not a further request without tools at their end."""
+    turns = [turn for turn in context.turns if turn.first.index < summary.index]
+    while len(turns) > 1 and turns[0].first.call.tools and not turns[-1].first.call.tools:
+        turns.pop()
+    return turns
 
 
 def better(summary: Hit | None, delegation: Hit | None) -> Cause | None:

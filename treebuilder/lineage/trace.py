@@ -122,6 +122,8 @@ class _Tracer:
         if before is not None and may_be_one(before.voice, one.voice) and _is_free(before):
             return self._continue(one, before)
         found = self._histories.aligned(one)
+        if found is not None and found[1].answer is Answer.REWRITTEN and _elsewhere(before, found[0]):
+            found = None  # Ids show another history than words that happen to be alike.
         if found is not None and (found[1].clean or not self._histories.closer(one, found[0])):
             return self._go_on(one, *found)
         branch = self._histories.branch_point(one)
@@ -201,6 +203,13 @@ class _Tracer:
 def _counts(one: Try) -> bool:
     """A few ids of a cut answer begin many prompts: of a turn with a complete try only that counts."""
     return one.complete or one.turn is None or not any(other.complete for other in one.turn.tries)
+
+
+def _elsewhere(before: Try | None, other: Try) -> bool:
+    """Whether the call that ids show stands in another context."""
+    if before is None or before.turn is None or other.turn is None:
+        return False
+    return before.turn.context is not other.turn.context
 
 
 def _is_free(one: Try) -> bool:
