@@ -41,7 +41,11 @@ def tell_build(report: BuildReport, json: bool) -> None:
         if count := report.totals["causes"].get(cause):
             output.say(f"note: {output.counted(count, 'call')} {cause}: {remedy}")
     for finding in report.findings:
-        output.say(f"{finding.severity}: {finding.where}: {finding.message}")
+        text = f"{finding.severity}: {finding.where}: {finding.message}"
+        if finding.severity == "error":
+            print(text, file=sys.stderr)
+        else:
+            output.say(text)
     for odd in report.totals["disagreements"] + report.totals["problems"]:
         output.say(f"note: `{_name((odd['execution_id'], odd['execution_attempt']))}`: {odd['text']}")
     for name, reason in report.skipped.items():

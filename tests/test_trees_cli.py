@@ -12,6 +12,7 @@ import pytest
 from gyre.cli import main as gyre
 from gyre.cli import output, trees
 from gyre.cli.trees_show import Worth, print_tree
+from gyre.proxy.log.sealing.seal import seal
 from gyre.treebuilder.export.source import Format
 from gyre.treebuilder.options import CAP, Options, Rule
 from gyre.treebuilder.trees import CallKey, Cause, Disagreement
@@ -88,6 +89,17 @@ def test_what_cannot_be_built_is_named_and_the_others_are_built(
     assert run("show", tmp_path / "trees", "solve-1") == 0
     assert run("show", tmp_path / "trees", "broken") == 1
     assert "could not be rebuilt" in capsys.readouterr().err
+
+
+def test_quiet_still_says_why_it_failed(
+    log: LogBuilder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert seal(log.root)
+    [path] = (log.root / "calls").iterdir()
+    path.write_bytes(b"PAR1")
+    capsys.readouterr()
+    assert run("build", log.root, "-o", tmp_path / "trees", "--quiet") == 1
+    assert capsys.readouterr().err.startswith(f"error: {path}: cannot be read")
 
 
 def test_strict_stops_at_the_first(

@@ -128,7 +128,7 @@ class _Build:
         standing = standing_in(self.folder)
         gone = standing.executions.keys() - {one.key for one in found}
         if gone and not prune:
-            raise _vanished(self.folder, sorted(name for name, _ in gone))
+            raise _vanished(self.folder, sorted(name for name, _ in gone), self.log.problems)
         parts = split(found, limits)
         key = build_key(self.manifest.options, self.manifest.tokenizer)
         todo = [part for part in parts if not _stands(part, standing, key)]
@@ -244,11 +244,15 @@ def _require_whole(problems: Sequence[Finding]) -> None:
             raise CorruptLogError(f"{problem.where}: {problem.message}", "`gyre log check` tells more")
 
 
-def _vanished(folder: TreesFolder, names: list[str]) -> TreeError:
+def _vanished(folder: TreesFolder, names: list[str], problems: Sequence[Finding]) -> TreeError:
     shown = ", ".join(f"`{name}`" for name in names[:3]) + (
         f" and {len(names) - 3} more" if names[3:] else ""
     )
     text = f"`{folder.root}` has trees of executions that are no longer in the log: {shown}"
+    lost = next((each for each in problems if each.severity == Severity.ERROR), None)
+    if lost is not None:
+        hint = "they may be in what is damaged; `gyre log check` tells more, another folder keeps these trees"
+        return TreeError(f"{text}; {lost.where}: {lost.message}", hint)
     return TreeError(text, "build with `--prune` to remove them, or into another folder to keep them")
 
 

@@ -188,6 +188,21 @@ def test_a_damaged_column_that_says_whose_rows_they_are_is_told(log: LogBuilder,
         build(log, out.with_name("strict"), strict=True)
 
 
+def test_trees_of_what_a_damaged_log_has_lost_are_not_called_removed(log: LogBuilder, out: Path) -> None:
+    worker = log.worker()
+    for name in ("a", "b"):
+        worker.call(f"{name}1", execution=name)
+    worker.close()
+    seal(log.root)
+    build(log, out)
+    newest(log.root / "calls").write_bytes(b"PAR1")
+    before = files_in(out)
+    with pytest.raises(TreeError, match=r"`a`, `b`; .*parquet: cannot be read") as refused:
+        build(log, out)
+    assert "--prune" not in refused.value.hint and "log check" in refused.value.hint
+    assert files_in(out) == before
+
+
 def test_a_message_that_is_missing_costs_those_who_need_it(log: LogBuilder, out: Path) -> None:
     write_some(log, "a")
     seal(log.root)
