@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 GROUPS = 20
 """Groups in the table; `--json` has all."""
+NOTES = 50
+"""Lines about what is odd in executions; the report has all."""
 
 
 REMEDIES = {
@@ -46,8 +48,11 @@ def tell_build(report: BuildReport, json: bool) -> None:
             print(text, file=sys.stderr)
         else:
             output.say(text)
-    for odd in report.totals["disagreements"] + report.totals["problems"]:
-        output.say(f"note: `{_name((odd['execution_id'], odd['execution_attempt']))}`: {odd['text']}")
+    odd = report.totals["disagreements"] + report.totals["problems"]
+    for one in odd[:NOTES]:
+        output.say(f"note: `{_name((one['execution_id'], one['execution_attempt']))}`: {one['text']}")
+    if len(odd) > NOTES:
+        output.say(f"note: and {len(odd) - NOTES:,} more; `{report.path / 'report.json'}` has all")
     for name, reason in report.skipped.items():
         print(f"skipped: `{name}`: {reason}", file=sys.stderr)
     if report.skipped:

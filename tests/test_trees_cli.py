@@ -282,6 +282,29 @@ def test_a_file_of_scores_outweighs_the_log(
     assert "did you mean `score`?" in capsys.readouterr().err
 
 
+def test_scores_of_other_logs_are_told_in_a_few_lines(
+    log: LogBuilder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = tmp_path / "scores.jsonl"
+    names = ["solve-1", *(f"other-{number}" for number in range(1000))]
+    scores.write_text("".join(f'{{"execution_id": "{name}", "score": 1}}\n' for name in names))
+    assert run("build", log.root, "-o", tmp_path / "trees", "--scores", scores) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 21 and any("980 more executions" in line for line in told)
+
+
+def test_what_is_odd_is_told_in_a_few_lines(
+    log: LogBuilder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker = log.worker("w3")
+    for number in range(60):
+        worker.call(f"c{number}", execution=f"odd-{number}", started_ns=9 * 10**18, ended_ns=10**18)
+    worker.die()
+    assert run("build", log.root, "-o", tmp_path / "trees") == 0
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 51 and "10 more" in told[-1] and "report.json" in told[-1]
+
+
 def test_stats_adds_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = ask(capsys, "stats", folder)
     assert (document["executions"], document["calls"], document["targets"]) == (2, 7, 70)

@@ -44,6 +44,9 @@ from gyre.treebuilder.store.write import commit
 Progress = Callable[[int, int, str], None]
 """Called with (executions done, executions to do, name of the last one)."""
 
+UNKNOWN = 20
+"""Executions named that have a score and no rows: scores may be those of many logs."""
+
 
 @dataclass(slots=True)
 class BuildReport:
@@ -229,13 +232,12 @@ def _counted(todo: list[Part], progress: Progress | None) -> Callable[[str], Non
 def _unknown(scores: Scores, found: list[Found]) -> list[Finding]:
     """A misspelt name must not pass for an execution without a score."""
     known = {one.key for one in found} | {(one.key[0], None) for one in found}
-    return [
-        note(
-            "unknown_execution", name if attempt is None else _name(name, attempt), "has a score and no rows"
-        )
-        for name, attempt in scores
-        if (name, attempt) not in known
-    ]
+    names = [name if attempt is None else _name(name, attempt) for name, attempt in scores.keys() - known]
+    told = [note("unknown_execution", name, "has a score and no rows") for name in sorted(names)[:UNKNOWN]]
+    if len(names) > UNKNOWN:
+        text = f"and {len(names) - UNKNOWN:,} more executions have a score and no rows"
+        told.append(note("unknown_execution", "scores", text))
+    return told
 
 
 def _require_whole(problems: Sequence[Finding]) -> None:

@@ -38,8 +38,10 @@ def read_scores(path: str | Path) -> dict[tuple[str, int | None], Scored]:
             if key in found:
                 raise ScoreError(f"`{path}` has `{key[0]}` twice: {places[key]} and {place}")
             found[key], places[key] = scored, place
-    except (OSError, UnicodeDecodeError) as problem:
-        raise ScoreError(f"cannot read `{path}`: {problem}") from problem
+    except OSError as problem:
+        raise ScoreError(f"cannot read `{path}`: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise ScoreError(f"cannot read `{path}`: {problem}", "it has to be UTF-8") from problem
     return found
 
 
