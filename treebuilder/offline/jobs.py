@@ -6,12 +6,14 @@ made by several, and this process writes them in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 
 from gyre.proxy.log.findings import Finding
 from gyre.treebuilder.errors import TreeError
@@ -77,7 +79,7 @@ def make_share(task: Task) -> Share:
 @contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     # Forking a process with threads, as Arrow's are, may leave the child with a lock that nobody holds.
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent)
     try:
         yield pool
     except BrokenProcessPool as problem:
@@ -85,6 +87,18 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
         raise TreeError("a process of the build died", hint) from problem
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A process of the pool does not notice that its build was killed: it would wait for work for ever."""
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=_outlive, args=(parent.join,), daemon=True).start()
+
+
+def _outlive(join: Callable[[], None]) -> None:
+    join()
+    os._exit(1)
 
 
 def _parts(pool: ProcessPoolExecutor, tasks: Sequence[Task], jobs: int, done: Done) -> Iterator[Written]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -43,6 +44,39 @@ def test_a_build_that_was_killed_is_taken_up_by_the_next(
     assert report.ok and report.rebuilt == left
     build(log, out.with_name("at-once"))
     assert files_in(out) == files_in(out.with_name("at-once"))
+
+
+TWO_PROCESSES = """
+import os, sys
+from multiprocessing import active_children
+from gyre.treebuilder import build_trees
+from tests.trees.store.logs import SMALL
+
+def killed(*_):
+    print(*(child.pid for child in active_children()))
+    sys.stdout.flush()
+    os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    build_trees(*sys.argv[1:], limits=SMALL, jobs=2, progress=killed)
+"""
+
+
+def test_processes_of_a_build_that_was_killed_end_too(log: LogBuilder, out: Path, tmp_path: Path) -> None:
+    write_some(log)
+    script = tmp_path / "killed.py"
+    script.write_text(TWO_PROCESSES)
+    command = [sys.executable, str(script), str(log.root), str(out)]
+    # Its output ends when nobody holds it any more: the processes are gone by then.
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == -9
+    assert len(done.stdout.split()) == 2
+    assert build(log, out).ok
 
 
 @pytest.mark.parametrize("table", ["executions", "nodes", "links", "trajectories"])
