@@ -15,7 +15,7 @@ class Compactions:
         self._known = known
 
     def find(self, context: Context) -> Hit | None:
-        hits = [hit for hit in self._known.quotes.summaries(context) if _may_be_summary(hit.origin, context)]
+        hits = self._known.quotes.summaries(context)
         if is_labelled(context.voice):
             hits = [hit for hit in hits if hit.origin.voice in (context.voice, (None, None))]
         # A summary that has begun a context is kept among a user's messages in later ones.
@@ -101,9 +101,3 @@ def _note_answered(kept: Try, summary: Turn) -> None:
         kept.turn.answered = kept
         if summary.origin is not None and summary.origin.turn is kept.turn:
             summary.origin = kept
-
-
-def _may_be_summary(one: Try, context: Context) -> bool:
-    """A summary's answer goes nowhere but into the new context."""
-    turn = one.turn
-    return turn is not None and all(other.context is context for other in turn.next)

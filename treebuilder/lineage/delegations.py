@@ -45,7 +45,7 @@ class Delegations:
 
     def handed_over(self, context: Context) -> Hit | None:
         """An agent whose words a program gave to this one, and this one's answer back to it."""
-        for hit in self._known.quotes.summaries(context):
+        for hit in self._known.quotes.handed_over(context):
             turn = hit.origin.turn
             if turn is not None and self._known.quotes.reported(context, turn.context):
                 return hit

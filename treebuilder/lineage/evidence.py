@@ -47,14 +47,24 @@ class Quotes:
         self._tries, self._texts = tries, texts
         self._pieces: dict[int, list[str]] = {}
         self._arguments: dict[int, list[str]] = {}
+        self._parts: list[tuple[Try, list[str]]] | None = None
         self._givers: defaultdict[str, list[Try]] | None = None
         self._calls: dict[tuple[str, str], Try] | None = None
 
     def summaries(self, context: Context) -> list[Hit]:
-        """Answers whose text stands in the early messages of `context`, the newest first, a few at most."""
+        """Answers that nothing else went on from and whose text `context` begins with, the newest first."""
+        return self._quoted_in(context, ended=True)
+
+    def handed_over(self, context: Context) -> list[Hit]:
+        """The same of any answer: a program may have given it to another agent."""
+        return self._quoted_in(context, ended=False)
+
+    def _quoted_in(self, context: Context, *, ended: bool) -> list[Hit]:
         texts = [block.text for block in self._early(context)]
         hits: list[Hit] = []
-        for one in self._before(context):
+        for one in self._before(context) if texts else ():
+            if ended and not _is_end(one, context):
+                continue
             hit = _found(one, self._pieces_of(one), texts)
             if hit is not None:
                 hits.append(hit)
@@ -187,8 +197,14 @@ class Quotes:
         return [one for one in self._givers.get(argument, ()) if _may_have_started(one, context)]
 
     def _delegating(self, context: Context) -> Iterator[tuple[Try, list[str]]]:
-        for one in reversed(self._tries[: context.root.first.index]):
-            if _may_have_started(one, context) and (strings := self._strings(one)):
+        """Calls with arguments that could be a part of a prompt, the newest first."""
+        if self._parts is None:
+            parts = (
+                (one, [t for t in self._strings(one) if len(t) >= _SHORTEST_PART]) for one in self._tries
+            )
+            self._parts = [(one, strings) for one, strings in parts if strings]
+        for one, strings in reversed(self._parts):
+            if _may_have_started(one, context):
                 yield one, strings
 
     def _strings(self, one: Try) -> list[str]:
@@ -209,6 +225,11 @@ class Quotes:
                     if block.kind is Kind.CALL and block.ident:
                         self._calls.setdefault((block.ident, block.text), one)
         return self._calls
+
+
+def _is_end(one: Try, context: Context) -> bool:
+    """Whether nothing goes on from an answer but `context`."""
+    return one.turn is not None and all(other.context is context for other in one.turn.next)
 
 
 def _may_have_started(one: Try, context: Context) -> bool:
