@@ -14,6 +14,7 @@ from gyre.proxy.calls import Wire
 from gyre.treebuilder.build import build_trees
 from gyre.treebuilder.store.read import read_trees
 from gyre.treebuilder.trees import ExecutionTree
+from gyre.treebuilder.verify import verify_trees
 from tests.log.builders import LogBuilder
 from tests.trees.world.built import build, plain
 from tests.trees.world.confusion import misgrouped, wrong
@@ -36,6 +37,7 @@ def test_trees_read_back_are_those_built_in_memory(told: list[Story], ids: bool)
         worker.close()
         report = build_trees(root / "logs", root / "trees", jobs=1)
         assert report.ok and not report.skipped
+        assert verify_trees(root / "trees") == []
         trees = read_trees(root / "trees")
         for name, world in worlds.items():
             stored = trees.tree(name)

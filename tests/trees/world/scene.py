@@ -6,15 +6,21 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from gyre.proxy.calls import Identity
+from gyre.treebuilder.build import build_trees
 from gyre.treebuilder.builder import Builder
 from gyre.treebuilder.call import Call
+from gyre.treebuilder.store.read import read_trees
 from gyre.treebuilder.trees import CallKey, Confidence, ExecutionTree, Link
-from tests.log.builders import address
+from gyre.treebuilder.verify import verify_trees
+from tests.log.builders import LogBuilder, Worker, address
 from tests.trees.world.labels import Headers, Who, labels_of
 
 Body = dict[str, Any]
@@ -80,8 +86,46 @@ class Scene:
         return builder.tree()
 
     def story(self) -> dict[str, str]:
-        """By call: `role: cause step <- origin`, with `?` where it is quarantined."""
-        return {link.call.call_id: line(link) for link in self.tree().links}
+        """By call: `role: cause step <- origin`, with `?` where it is quarantined.
+
+        The same execution goes from a log to trees on disk, and these are proven.
+        """
+        story = {link.call.call_id: line(link) for link in self.tree().links}
+        with TemporaryDirectory() as folder:
+            logs, trees = Path(folder) / "logs", Path(folder) / "trees"
+            self.write(LogBuilder(logs).worker())
+            assert build_trees(logs, trees).ok
+            assert verify_trees(trees) == []
+            assert {link.call.call_id: line(link) for link in read_trees(trees).tree("e1").links} == story
+        return story
+
+    def write(self, worker: Worker) -> None:
+        """The rows that a proxy would have written."""
+        for call in sorted(self.calls, key=lambda call: call.ended_ns):
+            labels = (call.session_id, "header", call.agent_id, "header", call.parent_agent_id, "header")
+            identity = Identity("e1", "url", *labels, retry_count=call.retry_count, hints=call.hints)
+            columns: dict[str, Any] = dict(
+                identity=identity,
+                started_ns=call.started_ns,
+                ended_ns=call.ended_ns,
+                outcome=call.outcome,
+                finish_reason=call.finish_reason,
+                response=call.response,
+                capture_flags=list(call.flags),
+            )
+            if call.suffix is not None and call.logprobs is not None:
+                columns |= dict(logprobs=call.logprobs.tobytes(), capture_quality=call.capture_quality)
+            worker.call(
+                call.key.call_id,
+                None if call.suffix is None else call.suffix.tolist(),
+                None if call.output is None else call.output.tolist(),
+                [self.bodies[address] for address in call.messages],
+                [self.bodies[address] for address in call.tools],
+                attempt=call.key.attempt,
+                choice=call.key.choice,
+                **columns,
+            )
+        worker.close()
 
     def contexts(self) -> list[list[str]]:
         found: dict[int, list[str]] = {}
