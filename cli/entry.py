@@ -25,6 +25,14 @@ def run(app: typer.Typer, name: str, args: Sequence[str] | None = None) -> None:
             traceback.print_exception(error)
         output.print_error(error)
         raise SystemExit(1) from None
+    except OSError as problem:
+        # A file that may not be read, a disk that fails: nothing that a traceback would explain.
+        if output.wants_traceback():
+            traceback.print_exception(problem)
+        text = " ".join((problem.strerror or str(problem)).split())
+        where = f"`{problem.filename}`: " if problem.filename is not None else ""
+        output.print_error(GyreError(f"{where}{text}"))
+        raise SystemExit(1) from None
 
 
 def _print_version(wanted: bool) -> None:

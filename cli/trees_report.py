@@ -237,6 +237,8 @@ def tell_export(report: ExportReport, json: bool) -> None:
     rows += [("tokens", report.tokens), ("targets", report.targets)]
     output.print_table("", (report.format.value, "number"), rows)
     tell_reasons("executions that are not in it", report.left_out)
+    if not report.rows and report.left_out.get("no_score"):
+        output.say("nothing is in it: `gyre log score` records what executions are worth")
     output.say(f"written to {report.path}")
 
 

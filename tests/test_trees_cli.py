@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from gyre.cli import main as gyre
@@ -390,6 +391,42 @@ def test_a_folder_without_trees_is_an_error_with_a_hint(
     shown = capsys.readouterr()
     assert shown.err.startswith("error: ") and "hint: " in shown.err
     assert "Traceback" not in shown.err
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    log: LogBuilder, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder in its place stands for what the system may say against it, as for rights that lack."""
+    for path in (folder / "gyre-trees.json", log.root / "gyre.json"):
+        path.unlink()
+        path.mkdir()
+    for command in (("stats", folder), ("verify", folder), ("build", log.root, "-o", tmp_path / "new")):
+        assert run(*command) == 1
+        shown = capsys.readouterr()
+        assert shown.err.startswith("error: `") and "json`: Is a directory" in shown.err
+        assert "Traceback" not in shown.err and not shown.out
+
+
+def test_trees_that_may_not_be_read_are_not_called_unfinished(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forbidden(path: Path) -> None:
+        raise PermissionError(13, f"Failed to open local file '{path}'")
+
+    monkeypatch.setattr(pq, "read_metadata", forbidden)
+    assert run("stats", folder) == 1
+    assert "part-00000.parquet" in capsys.readouterr().err
+
+
+def test_an_export_of_nothing_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = LogBuilder(tmp_path / "bare")
+    growing_run(worker := bare.worker(), 2)
+    worker.die()
+    run("build", bare.root, "-o", tmp_path / "trees")
+    assert run("export", tmp_path / "trees", "--to", "trl", "-o", tmp_path / "rows") == 0
+    assert "gyre log score" in capsys.readouterr().err
 
 
 def test_counted_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -196,6 +196,9 @@ def digest_in(path: Path) -> str | None:
     """What a part says it was built from; None for a file that is missing, damaged or not ours."""
     try:
         metadata = pq.read_metadata(path).metadata or {}
+    except PermissionError:
+        # It may be as good as ever.
+        raise
     except (OSError, pa.ArrowException):
         return None
     found = metadata.get(META_PART)

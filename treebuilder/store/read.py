@@ -38,7 +38,7 @@ def read_trees(path: str | Path) -> Trees:
         digest_in(folder.part(table, part.name)) == part.digest for part in manifest.parts for table in TABLES
     )
     if not manifest.complete or not whole:
-        hint = "run `gyre-trees build` again: it goes on where that one stopped"
+        hint = "unless one is under way, run `gyre-trees build` again: it goes on where that one stopped"
         raise TreeError(f"the last build of `{path}` did not finish", hint)
     return Trees(folder, manifest)
 
