@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +49,31 @@ def test_an_error_is_a_message_and_a_hint_and_no_traceback(capsys: pytest.Captur
     assert lines[0] == "error: the engine does not listen on `0.0.0.0`"
     assert lines[1].startswith("hint: ")
     assert len(lines) == 2
+
+
+def test_an_argument_that_is_no_text_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("engine", "--host", "\udcff") == 2
+    assert capsys.readouterr().err.startswith("error: `\\udcff` is no UTF-8\nhint: ")
+
+
+LATIN = "from gyre.cli import entry, output; import typer; app = typer.Typer();"
+LATIN += "app.command()(lambda: output.print_table('', ('name',), [('\u6f22 caf\xe9',)]));"
+LATIN += "entry.run(app, 'x', [])"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name"), [("ascii", "? caf?"), ("latin-1", "? café"), ("utf-8", "漢 café")]
+)
+def test_what_a_terminal_has_no_letter_for_is_a_question_mark(encoding: str, name: str) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", LATIN], env=environment, capture_output=True, check=True)
+    assert name in done.stdout.decode(encoding)
+
+
+def test_a_closed_stdout_is_no_error() -> None:
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(LATIN)} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_verbose_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
