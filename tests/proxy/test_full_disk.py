@@ -21,6 +21,7 @@ from gyre.proxy.log.reading.scan import Damage, scan
 from gyre.proxy.log.record.journal import open_new
 from tests.engines.fake import FakeEngine
 from tests.engines.script import Answer
+from tests.proxy.processes import wait_for
 from tests.proxy.reading import content_of
 from tests.proxy.running import RunningProxy
 
@@ -200,7 +201,8 @@ def test_a_disk_with_room_for_a_beginning_only_costs_no_descriptors(tmp_path: Pa
         assert {503} <= {proxy.chat().status_code for _ in range(30)} <= {200, 503}
         grown = len(os.listdir("/proc/self/fd")) - open_before - len(held)
         assert waiting.result().status_code == 200
-        assert proxy.worker.recorder.problem
+        # Each new segment seems to be the end of the trouble, until the long intent does not fit.
+        wait_for(lambda: proxy.worker.recorder.problem)
     for each in held:
         each.close()
     assert len(held) > 30 and grown < 10
