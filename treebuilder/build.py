@@ -138,17 +138,25 @@ class _Build:
         surplus = set(self.folder.names()) - {part.name for part in parts}
         if todo or surplus:
             self.folder.write(MANIFEST, self.manifest.as_json())
-        tasks = self._tasks(todo, found, standing, key)
+        entries = {part.name: part for part in last.parts} if last else {}
+        entries = {name: entry for name, entry in entries.items() if standing.parts.get(name) == entry.digest}
+        tasks = self._tasks(todo, found, standing, entries, key)
         written, built, findings = self._carry_out(tasks, jobs, _counted(todo, progress))
         for name in surplus:
             self.folder.remove(name)
-        entries = {part.name: part for part in last.parts} if last else {}
-        entries = {name: entry for name, entry in entries.items() if standing.parts.get(name) == entry.digest}
         entries |= written
         self.manifest.parts = [entries.get(part.name) or self._entry(part, standing) for part in parts]
         return self._finish(found, built, len(gone), len(written), [*self.log.problems, *findings])
 
-    def _tasks(self, todo: list[Part], found: list[Found], standing: Standing, key: str) -> list[Task]:
+    def _tasks(
+        self,
+        todo: list[Part],
+        found: list[Found],
+        standing: Standing,
+        entries: dict[str, PartEntry],
+        key: str,
+    ) -> list[Task]:
+        sums = {name: entry.checksums for name, entry in entries.items()}
         slicer = Slicer(self.log, found)
         return [
             Task(
@@ -159,6 +167,7 @@ class _Build:
                 tokenizer=self.tokenizer,
                 folder=self.folder,
                 kept=standing.kept(part, key),
+                sums=sums,
                 key=key,
             )
             for part in todo

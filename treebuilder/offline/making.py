@@ -86,6 +86,8 @@ class Task:
     folder: TreesFolder
     kept: dict[AttemptKey, str]
     """Attempts that have not changed, each with the part that has them."""
+    sums: dict[str, dict[str, str]]
+    """Checksums of such parts' files, where they are known."""
     key: str
     """Of the build; see `standing.build_key`."""
 
@@ -133,7 +135,7 @@ class Maker:
         if part not in self._copies:
             try:
                 # One old part at a time: executions hardly ever change their order.
-                self._copies = {part: pieces_of(self._task.folder, part)}
+                self._copies = {part: pieces_of(self._task.folder, part, self._task.sums.get(part, {}))}
             except TreeError:
                 # It was damaged after it was written; the log still has everything.
                 self._kept = {key: name for key, name in self._kept.items() if name != part}

@@ -207,6 +207,8 @@ def digest_in(path: Path) -> str | None:
 
 def checksum(path: Path) -> str:
     hasher = xxhash.xxh3_128()
+    if not path.stat().st_size:
+        return hasher.hexdigest()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         hasher.update(content)
     return hasher.hexdigest()
@@ -218,11 +220,33 @@ def as_json(told: dict[str, Any]) -> bytes:
 
 
 def _manifest(told: dict[str, Any]) -> Manifest:
+    """Raises ValueError, KeyError or TypeError for one that no build wrote."""
     options = told["options"]
     return Manifest(
-        options=Options(options["cap"], options["seed"], Rule(options["rule"])),
-        log=told["log"],
-        tokenizer=told["tokenizer"],
-        complete=told["complete"],
-        parts=[PartEntry(part["name"], part["digest"], part["checksums"]) for part in told["parts"]],
+        options=Options(_int(options["cap"]), _int(options["seed"]), Rule(options["rule"])),
+        log=_text(told["log"]),
+        tokenizer=None if told["tokenizer"] is None else _text(told["tokenizer"]),
+        complete=told["complete"] is True,
+        parts=[_part(part) for part in told["parts"]],
     )
+
+
+def _part(told: dict[str, Any]) -> PartEntry:
+    name = _text(told["name"])
+    if not _PART.fullmatch(f"{name}.parquet"):
+        raise ValueError(name)
+    return PartEntry(
+        name, _text(told["digest"]), {table: _text(told["checksums"][table]) for table in TABLES}
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _int(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(value)
+    return value

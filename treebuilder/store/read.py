@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from gyre.treebuilder.options import Options
 from gyre.treebuilder.score import AttemptKey, advantages
 from gyre.treebuilder.store.decode import executions_of, summary_of, tree_of
 from gyre.treebuilder.store.encode import Tables
-from gyre.treebuilder.store.folder import Manifest, TreesFolder, digest_in
+from gyre.treebuilder.store.folder import Manifest, TreesFolder, checksum, digest_in
 from gyre.treebuilder.store.schema import SCHEMAS, TABLES
 from gyre.treebuilder.summary import ExecutionSummary
 from gyre.treebuilder.trees import ExecutionTree
@@ -49,6 +49,8 @@ class Trees:
     def __init__(self, folder: TreesFolder, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
+        self._sums = {part.name: part.checksums for part in manifest.parts}
+        self._whole: set[tuple[str, str]] = set()
 
     @property
     def path(self) -> Path:
@@ -65,7 +67,7 @@ class Trees:
 
     def executions(self) -> list[ExecutionSummary]:
         """Every attempt of every execution, by first appearance in the log."""
-        return [summary_of(row) for part in self.parts() for row in execution_rows(self.folder, part)]
+        return [summary_of(row) for part in self.parts() for row in self._rows(part)]
 
     def tree(self, execution_id: str, attempt: int | None = None) -> ExecutionTree:
         """One tree; without `attempt` that of the last attempt.
@@ -76,7 +78,7 @@ class Trees:
         found = [
             (row["execution_attempt"], part, row)
             for part in self.parts()
-            for row in execution_rows(self.folder, part, execution_id)
+            for row in self._rows(part, execution_id)
             if attempt in (None, row["execution_attempt"])
         ]
         if not found:
@@ -85,6 +87,7 @@ class Trees:
         number, part, row = max(found, key=lambda each: each[0])
         if row["skipped"] is not None:
             raise TreeError(f"execution `{execution_id}` could not be rebuilt: {row['skipped']}")
+        self._require_whole(part, _TREE)
         files = {table: self.folder.part(table, part) for table in _TREE}
         return tree_of(
             row, {table: _rows_of(path, table, (execution_id, number)) for table, path in files.items()}
@@ -93,6 +96,7 @@ class Trees:
     def __iter__(self) -> Iterator[tuple[ExecutionSummary, ExecutionTree]]:
         """(summary, tree) of all that could be rebuilt, in stored order."""
         for part in self.parts():
+            self._require_whole(part, TABLES)
             for row, tables in stored(self.folder, part):
                 if row["skipped"] is None:
                     yield summary_of(row), tree_of(row, tables)
@@ -103,6 +107,26 @@ class Trees:
 
     def parts(self) -> list[str]:
         return [part.name for part in self.manifest.parts]
+
+    def _rows(self, part: str, name: str | None = None) -> list[dict[str, Any]]:
+        self._require_whole(part, ("executions",))
+        return execution_rows(self.folder, part, name)
+
+    def _require_whole(self, part: str, tables: Sequence[str]) -> None:
+        """Each file is looked at once, before it is read: one that was changed may say anything."""
+        new = [table for table in tables if (table, part) not in self._whole]
+        require_whole(self.folder, part, {table: self._sums[part].get(table, "") for table in new})
+        self._whole.update((table, part) for table in new)
+
+
+def require_whole(folder: TreesFolder, part: str, sums: Mapping[str, str]) -> None:
+    """Raises TreeError for a file that is not the one that was built; `sums` are by table."""
+    for table, known in sums.items():
+        path = folder.part(table, part)
+        with _reading(path):
+            if checksum(path) != known:
+                text = f"`{path}` is damaged or was changed: it is not what the build wrote"
+                raise TreeError(text, "remove it and build again")
 
 
 def execution_rows(folder: TreesFolder, part: str, name: str | None = None) -> list[dict[str, Any]]:
@@ -195,12 +219,13 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def pieces_of(folder: TreesFolder, part: str) -> dict[AttemptKey, Tables]:
-    """A whole part, cut up by execution.
+def pieces_of(folder: TreesFolder, part: str, sums: Mapping[str, str]) -> dict[AttemptKey, Tables]:
+    """A whole part, cut up by execution; `sums` are checksums of its files, where they are known.
 
     Raises:
         TreeError: a file of it is damaged.
     """
+    require_whole(folder, part, sums)
     pieces: dict[AttemptKey, Tables] = {}
     for table in TABLES:
         for key, rows in _runs(folder.part(table, part), table):

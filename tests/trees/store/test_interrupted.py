@@ -102,6 +102,17 @@ def test_what_cannot_be_copied_any_more_is_built_again(log: LogBuilder, out: Pat
     assert files_in(out) == files_in(out.with_name("at-once"))
 
 
+def test_what_was_changed_is_not_copied(log: LogBuilder, out: Path) -> None:
+    write_some(log, "ab")
+    build(log, out, limits=Limits())
+    path = out / "nodes" / "part-00000.parquet"
+    path.write_bytes(path.read_bytes().replace(b"gyre_trees_schema", b"gyre_trees_schemb"))
+    write_some(log, "c")
+    assert build(log, out, limits=Limits()).rebuilt == 3
+    build(log, out.with_name("at-once"), limits=Limits())
+    assert files_in(out) == files_in(out.with_name("at-once"))
+
+
 def test_files_of_two_builds_are_never_taken_for_one(log: LogBuilder, out: Path) -> None:
     """As a kill between two renames leaves them."""
     write_some(log)

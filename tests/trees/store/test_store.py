@@ -160,6 +160,37 @@ def test_what_is_no_folder_of_trees_is_told(tmp_path: Path, content: str | None,
         read_trees(tmp_path)
 
 
+DAMAGES: list[dict[str, Any]] = [
+    {"log": None},
+    {"parts": None},
+    {"options": {"cap": "x", "seed": 0, "rule": "qwengyre"}},
+    {"parts": [{"name": "../../logs/x", "digest": "", "checksums": {}}]},
+    {"parts": [{"name": "part-00000", "digest": "", "checksums": None}]},
+]
+
+
+@pytest.mark.parametrize("changes", DAMAGES)
+def test_a_manifest_that_no_build_wrote_is_damaged(tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = store(tmp_path / "trees", [made("a")])
+    manifest = json.loads((folder.root / MANIFEST).read_text())
+    (folder.root / MANIFEST).write_text(json.dumps(manifest | changes))
+    with pytest.raises(TreeError, match="is damaged"):
+        read_trees(folder.root)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_file_that_was_changed_is_refused_before_it_is_read(tmp_path: Path, table: str) -> None:
+    """Nodes that are their own parents would be followed for ever."""
+    folder = store(tmp_path / "trees", [made("a")])
+    path = folder.part(table, "part-00000")
+    path.write_bytes(path.read_bytes().replace(b"gyre_trees_schema", b"gyre_trees_schemb"))
+    with pytest.raises(TreeError, match=f"{table}/part-00000.parquet` is damaged or was changed") as refused:
+        list(read_trees(folder.root))
+    assert "build again" in refused.value.hint
+    with pytest.raises(TreeError, match="was changed"):
+        read_trees(folder.root).tree("a")
+
+
 def test_a_damaged_page_names_its_file(tmp_path: Path) -> None:
     folder = store(tmp_path / "trees", [made("a")])
     damage(folder.part("nodes", "part-00000"), "token_ids.list.element")

@@ -278,6 +278,23 @@ def test_a_file_that_cannot_be_read_is_found(out: Path) -> None:
     assert {"checksum", "unreadable"} <= codes(out)
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_rows_that_make_no_sense_are_found(out: Path, table: str) -> None:
+    """A file with all the columns that a reader cannot do without empty."""
+
+    def empty(rows: Rows) -> None:
+        for row in rows:
+            row.update({name: None for name in row if name not in ("execution_id", "execution_attempt")})
+
+    rewrite(out, table, empty)
+    assert codes(out)
+
+
+def test_an_empty_file_is_found(out: Path) -> None:
+    (out / "nodes" / PART).write_bytes(b"")
+    assert {"checksum", "unreadable"} <= codes(out)
+
+
 def test_a_report_that_does_not_add_up_is_found(out: Path) -> None:
     report = json.loads((out / "report.json").read_text())
     (out / "report.json").write_text(json.dumps(report | {"targets": 1}))
