@@ -27,6 +27,9 @@ def whole_file(out: Path, force: bool) -> Iterator[Path]:
     with _writing(out):
         if out.is_dir():
             raise TreeError(f"`{out}` is a folder", "name a file")
+        if out.exists() and not out.is_file():
+            # A rename would put a file in the place of a device.
+            raise TreeError(f"`{out}` is no file", "name a file, and copy it to where it is wanted")
         _refuse(out, force)
         temporary = _beside(out)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,14 @@ def test_what_is_there_is_not_replaced_unless_asked(tmp_path: Path) -> None:
 def test_a_folder_is_never_replaced_by_a_file(tmp_path: Path) -> None:
     with pytest.raises(TreeError, match="is a folder"):
         export_trees(usual(), Format.JSONL, tmp_path, force=True)
+
+
+def test_a_device_or_a_pipe_is_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(TreeError, match="is no file"):
+        export_trees(usual(), Format.JSONL, pipe, force=True)
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize("fmt", [*ROWS, Format.ATIF])
