@@ -51,6 +51,8 @@ class Builder:
         self._known: dict[CallKey, Try] = {}
         self._hashers: dict[CallKey, xxhash.xxh3_128] = {}
         """State after prompt and output: the next prompt is proven by hashing what is new in it."""
+        self._after_prompt: dict[CallKey, xxhash.xxh3_128] = {}
+        """State after the prompt alone, for templates that render the output otherwise."""
 
     def add(self, call: Call) -> None:
         """Take the next call. Linear in its new tokens, or in all of them where it came whole.
@@ -102,6 +104,7 @@ class Builder:
         one.shared = at.depth + known
         if one.prompt_end.depth:
             self._ends.add(digest, one.prompt_end, int(_last(one.prompt_end)))
+        self._after_prompt[call.key] = hasher.copy()
         self._put_output(one, hasher)
 
     def _entrance(self, call: Call, suffix: Ids) -> tuple[Position, xxhash.xxh3_128]:
@@ -118,7 +121,12 @@ class Builder:
         at = self._tree.up(parent.output_end, call.shared)
         if call.shared == length:
             return at, self._hashers[parent.call.key].copy()
-        return at, path_hasher(self._tree, at)
+        known = parent.prompt_end.depth if parent.prompt_end is not None else 0
+        if call.shared < known or parent.call.output is None:
+            return at, path_hasher(self._tree, at)
+        hasher = self._after_prompt[parent.call.key].copy()
+        hasher.update(as_bytes(parent.call.output[: call.shared - known]))
+        return at, hasher
 
     def _put_output(self, one: Try, hasher: xxhash.xxh3_128) -> None:
         assert one.prompt_end is not None

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from gyre.treebuilder.call import Call
 from gyre.treebuilder.lineage.turn import Context, Try, Turn
 from gyre.treebuilder.tokens.prefix import PrefixTree, Run
@@ -88,6 +90,8 @@ def _flaw(call: Call) -> str | None:
         return f"capture_{call.capture_quality}"
     if "version_unsure" in call.flags:
         return "version_unsure"
+    if call.logprobs is not None and not np.isfinite(call.logprobs).all():
+        return "logprobs_not_finite"
     return "greedy" if call.logprob_quality == "greedy" else None
 
 

@@ -81,6 +81,7 @@ def test_more_calls_may_come_after_a_tree_was_asked_for() -> None:
         ({"capture_quality": "incomplete"}, "capture_incomplete"),
         ({"capture_quality": "ids_only"}, "capture_ids_only"),
         ({"logprob_quality": "greedy"}, "greedy"),
+        ({"logprobs": np.array([np.nan, -1], np.float32)}, "logprobs_not_finite"),
         ({"flags": ("late",)}, "late"),
         ({"flags": ("version_unsure",)}, "version_unsure"),
         ({"outcome": "client_gone"}, "outcome_client_gone"),

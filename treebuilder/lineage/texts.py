@@ -44,11 +44,17 @@ class Texts:
             above = self._calls.get(parent) if parent is not None else None
             if above is None or limit > above.messages_shared + len(above.messages):
                 raise ExecutionError(f"call `{call.key.call_id}`: the messages before its own are missing")
+            if above.key in self._lists:
+                pieces.append(self._lists[above.key][:limit])
+                break
             if limit > above.messages_shared:
                 pieces.append(above.messages[: limit - above.messages_shared])
                 limit = above.messages_shared
             parent = above.parent
-        return [address for piece in reversed(pieces) for address in piece]
+        whole: list[str] = []
+        for piece in reversed(pieces):
+            whole += piece
+        return whole
 
     def of(self, address: str) -> list[Block]:
         """Blocks of one message, without its reasoning: harnesses echo that or not, as they like."""

@@ -146,8 +146,8 @@ class _Tracer:
         for rival in [other for other in _heirs(before.turn) if other.weak]:
             split(rival, self.contexts)
         turn = Turn([one], before.turn.context, Cause.CONTINUATION, Confidence.PROVEN, whole=True)
-        ids = before.output_end.depth if before.output_end is not None else 0
-        turn.evidence.append(Evidence("ids", f"begins with all {ids} ids of `{before.call.key.call_id}`"))
+        length = before.output_end.depth if before.output_end is not None else 0
+        turn.evidence.append(_begins_with_all(length, before))
         return self._append(turn, before)
 
     def _part_twins(self, before: Try) -> None:
@@ -198,6 +198,11 @@ class _Tracer:
         if before is not None and before.turn is not None:
             before.turn.next.append(turn)
         return turn
+
+
+def _begins_with_all(length: int, before: Try) -> Evidence:
+    unit, witness = ("blocks", "messages") if before.call.suffix is None else ("ids", "ids")
+    return Evidence(witness, f"begins with all {length} {unit} of `{before.call.key.call_id}`")
 
 
 def _counts(one: Try) -> bool:

@@ -26,6 +26,7 @@ _OF_CALLS = (
     "delivery",
     "not_exact",
     "reply_lost",
+    "logprobs_not_finite",
 )
 """Reasons that make a whole call untrainable; what else is no target was lost by us."""
 
