@@ -215,6 +215,68 @@ def test_an_execution_without_calls_is_an_empty_tree() -> None:
     assert (tree.nodes, tree.links, tree.trajectories, tree.targets) == ([], [], [], 0)
 
 
+def stripped_run(turns: int) -> list[Call]:
+    """Each answer is rendered without its first id in the next prompt, as where reasoning is stripped."""
+    prompt, calls = [1], []
+    for n in range(turns):
+        messages = [text for m in range(n) for text in (f"q{m}", f"a{m}")] + [f"q{n}"]
+        calls.append(call(f"c{n}", prompt, [100 + n, 200 + n], messages=messages, response=answer(n)))
+        prompt = [*prompt, 200 + n, 300 + n]
+    return calls
+
+
+def answer(n: int) -> bytes:
+    return orjson.dumps({"role": "assistant", "content": f"answer {n}", "reasoning_content": "hm"})
+
+
+def bodies_of(turns: int) -> dict[str, bytes]:
+    asked = {f"q{n}": orjson.dumps({"role": "user", "content": f"question {n}"}) for n in range(turns)}
+    return asked | {f"a{n}": answer(n) for n in range(turns)}
+
+
+@pytest.mark.parametrize(
+    ("rule", "slots", "kept"),
+    [(Rule.QWENGYRE, 1, 8), (Rule.PAPER, 2, 4), (Rule.COVERAGE, 1, 8), (Rule.ALL, 1, 8)],
+)
+def test_the_literal_rule_counts_every_stub_and_the_others_let_them_ride(
+    rule: Rule, slots: int, kept: int
+) -> None:
+    builder = Builder("e1", bodies=bodies_of(4))
+    for n, one in enumerate(stripped_run(4)):
+        one.started_ns, one.ended_ns = n * 2 * SECOND, (n * 2 + 1) * SECOND
+        builder.add(one)
+    tree = builder.tree(Options(cap=2, rule=rule))
+    assert [link.cause for link in tree.links] == [Cause.START, *[Cause.REASONING_STRIPPED] * 3]
+    assert tree.targets == 8, "none is lost by the breaks"
+    assert len({trajectory.slot for trajectory in tree.trajectories}) == slots
+    assert tree.kept_targets == kept
+
+
+def test_a_prompt_that_leaves_its_parent_in_the_answer_is_proven_too() -> None:
+    first = call("a", [1, 2], [3, 4, 5])
+    second = call("b", [1, 2, 3, 9], [6], parent=CallKey("a"), shared=3, suffix=ids([9]))
+    tree = built(first, second)
+    assert [n.token_ids.tolist() for n in tree.path(tree.links[1].output_node or 0)] == [
+        [1, 2],
+        [3],
+        [9],
+        [6],
+    ]
+    second.prompt_digest = xxhash.xxh3_128_digest(ids([1, 2, 3, 8]).tobytes())
+    with pytest.raises(ExecutionError, match="not those that were captured"):
+        built(first, second)
+
+
+def test_without_ids_the_evidence_speaks_of_blocks() -> None:
+    first = Call(CallKey("a"), messages=["q0"], response=answer(0), ended_ns=1)
+    second = Call(CallKey("b"), messages=["q0", "a0", "q1"], response=answer(1), started_ns=2, ended_ns=3)
+    builder = Builder("e1", bodies=bodies_of(2))
+    builder.add(first)
+    builder.add(second)
+    [evidence] = builder.tree().links[1].evidence
+    assert evidence == ("messages", "begins with all 2 blocks of `a`")
+
+
 def test_what_is_left_out_is_counted_by_role() -> None:
     calls = [call(f"c{n}", [n * 10 + 1, n * 10 + 2], [n * 10 + 3]) for n in range(7)]
     tree = built(*calls, options=Options(cap=3))

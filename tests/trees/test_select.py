@@ -64,6 +64,7 @@ def test_side_calls_are_kept_only_when_all_is_asked_for() -> None:
     units = [unit([0]), unit([1], Role.SIDE)]
     assert leaves_of(units, {0: 1, 1: 1}, Options()) == [0]
     assert leaves_of(units, {0: 1, 1: 1}, Options(rule=Rule.ALL)) == [0, 1]
+    assert leaves_of(units, {0: 1, 1: 9}, Options(rule=Rule.COVERAGE)) == [0]
 
 
 def test_coverage_takes_what_brings_most() -> None:
