@@ -16,7 +16,7 @@ _SUMS = (
     *("calls", "contexts", "trajectories", "prompt_tokens", "tree_tokens"),
     *("sampled_tokens", "targets", "kept_targets", "quarantined"),
 )
-_OF_CALLS = (
+CALL_REASONS = (
     "outcome_",
     "capture_",
     "late",
@@ -94,7 +94,7 @@ def _tell(one: ExecutionSummary, told: dict[str, list[dict[str, Any]]]) -> None:
 
 def _lost(untrained: Counter[str]) -> int:
     """Sampled tokens of trainable calls that are no targets."""
-    return sum(count for reason, count in untrained.items() if not reason.startswith(_OF_CALLS))
+    return sum(count for reason, count in untrained.items() if not reason.startswith(CALL_REASONS))
 
 
 def _share(part: int, whole: int) -> float:

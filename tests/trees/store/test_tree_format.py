@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gyre.treebuilder import build_trees
+from gyre.treebuilder.store.report import CALL_REASONS
 from gyre.treebuilder.store.schema import COLUMNS, SCHEMAS, type_name
 from gyre.treebuilder.trees import Cause, Confidence
 from tests.log.builders import LogBuilder
@@ -68,6 +69,11 @@ def test_every_cause_and_confidence_is_explained() -> None:
     told = re.search(r"^Confidence: (.*?)\n\n", TEXT, re.DOTALL | re.MULTILINE)
     assert told
     assert set(re.findall(r"`(\w+)`", told[1])) - {"reason"} == {str(each) for each in Confidence}
+
+
+def test_every_reason_not_to_train_is_explained() -> None:
+    explained = section("Why an answer is context")
+    assert [reason for reason in CALL_REASONS if f"| `{reason}" not in explained] == []
 
 
 def test_every_part_of_the_report_is_named(folder: Path) -> None:
