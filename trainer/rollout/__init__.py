@@ -1,0 +1,1 @@
+"""Executions: a harness on a task, from its start to its score. Knows no torch."""
