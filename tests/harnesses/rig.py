@@ -1,0 +1,130 @@
+"""A real program, the proxy and a scripted engine, and what became of the run.
+
+    with Rig(tmp_path, {"MAINTASK": (Step(commands=("ls",)), Step(text="done"))}) as rig:
+        assert qwen_code(rig.home, rig.url).run("MAINTASK").code == 0
+    assert rig.story() == {"MAINTASK-1": "main: start", "MAINTASK-2": "main: continuation <- MAINTASK-1"}
+
+Every reading of the run asks first for what has to hold of any run: see `proven`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from gyre.proxy.calls import CallRecord, CaptureQuality, Outcome
+from gyre.proxy.log.check import check
+from gyre.proxy.log.reading.read import read_log
+from gyre.treebuilder.build import build_trees
+from gyre.treebuilder.builder import Builder
+from gyre.treebuilder.offline.source import Source
+from gyre.treebuilder.offline.survey import CALL_WIRES
+from gyre.treebuilder.store.read import read_trees
+from gyre.treebuilder.trees import CallKey, Cause, Confidence, ExecutionTree, Link
+from gyre.treebuilder.verify import verify_trees
+from tests.engines.agent_script import AgentScript, Step
+from tests.engines.fake import FakeEngine
+from tests.proxy.running import RunningProxy
+
+Plans = Mapping[str, Sequence[Step]]
+OVERFLOW = {
+    "status": 400,
+    "text": "This model's maximum context length is 131072 tokens. However, you requested 150000 tokens "
+    "(149000 in the messages, 1000 in the completion). Please reduce the length of the messages or completion.",
+}
+"""How vLLM refuses a prompt that is too long."""
+MARK = re.compile(rb"[A-Z]+-\d+(?: in short)?")
+
+
+class Rig:
+    """`execution` e1 of a proxy on a scripted engine that gives exact ids."""
+
+    def __init__(self, folder: Path, plans: Plans) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.engine = FakeEngine(kind="vllm", script=AgentScript(plans), model="fake-model")
+
+    @property
+    def url(self) -> str:
+        """The execution's, without `/v1`."""
+        return f"{self.proxy.url}/x/e1"
+
+    def __enter__(self) -> Rig:
+        self.engine.start()
+        self.proxy = RunningProxy(self.folder / "logs", self.engine).__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.proxy.__exit__(kind, error, trace)
+        self.engine.stop()
+
+    @property
+    def rows(self) -> list[CallRecord]:
+        """Calls of the model, in commit order."""
+        found = self.proxy.rows(len(self.engine.calls))
+        return [row for row in found if row.wire in CALL_WIRES]
+
+    def proven(self) -> ExecutionTree:
+        """The tree on disk. What the engine saw is in the log, exact, and the tree is what the log says."""
+        assert len(self.rows) == len(self.engine.calls)
+        answered = [row for row in self.rows if row.outcome == Outcome.OK]
+        assert [(row.capture_quality, row.capture_flags) for row in answered if not _exact(row)] == []
+        assert [finding for finding in check(self.proxy.logs).findings] == []
+        assert build_trees(self.proxy.logs, self.folder / "trees", strict=True).ok
+        assert verify_trees(self.folder / "trees") == []
+        return read_trees(self.folder / "trees").tree("e1")
+
+    def story(self) -> dict[str, str]:
+        """By call: `role: cause step <- origin`; calls are named by the marks in their answers."""
+        tree = self.proven()
+        names = self.names(tree)
+        return {names[link.call]: line(link, names) for link in tree.links}
+
+    def names(self, tree: ExecutionTree) -> dict[CallKey, str]:
+        """A try without an answer of its own is named after the one that was kept."""
+        marks = {row.call_id: MARK.search(row.response or b"") for row in self.rows}
+        names = {key: mark[0].decode() for key, mark in _by_key(tree, marks).items() if mark}
+        for number, link in enumerate(tree.links):
+            if link.call not in names:
+                kept = names.get(link.origin) if link.origin and link.cause is Cause.RETRY else None
+                names[link.call] = f"before {kept}" if kept else f"row {number}"
+        return names
+
+    def link(self, name: str) -> Link:
+        """Of a call, by its name in the story."""
+        tree = self.proven()
+        names = self.names(tree)
+        return next(link for link in tree.links if names[link.call] == name)
+
+    def without_labels(self) -> ExecutionTree:
+        """The tree from the same log, had the harness not said who is who."""
+        log = read_log(self.proxy.logs)
+        source = Source(log.sealed, log.pending, {"e1"}, [])
+        builder = Builder("e1", bodies=source.bodies)
+        for call in source.calls(("e1", 0))[0]:
+            nameless = replace(call, session_id=None, agent_id=None, parent_agent_id=None)
+            builder.add(replace(nameless, hints={}, retry_count=None))
+        return builder.tree()
+
+
+def _exact(row: CallRecord) -> bool:
+    return row.capture_quality == CaptureQuality.EXACT
+
+
+def _by_key(
+    tree: ExecutionTree, marks: Mapping[str, re.Match[bytes] | None]
+) -> dict[CallKey, re.Match[bytes] | None]:
+    return {link.call: marks[link.call.call_id] for link in tree.links}
+
+
+def line(link: Link, names: Mapping[CallKey, str]) -> str:
+    if link.confidence is Confidence.QUARANTINED:
+        return f"{link.role}: {link.cause} ?"
+    step = f" {link.step}" if link.step else ""
+    origin = f" <- {names[link.origin]}" if link.origin else ""
+    return f"{link.role}: {link.cause}{step}{origin}"
