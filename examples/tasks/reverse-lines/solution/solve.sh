@@ -1,0 +1,2 @@
+#!/bin/sh
+sed '1!G;h;$!d' poem.txt > reversed.txt

@@ -1,0 +1,310 @@
+"""What an execution's work is worth: a scorer run on a copy of the workspace, with a limit and a retry.
+
+A scorer is a shell command or a task's `tests/test.sh`. It finds in its environment:
+
+    GYRE_WORKSPACE      the copy it may change as it likes; also its working directory
+    GYRE_REWARD_DIR     an empty folder: `reward.txt` with a number, or `reward.json` with numbers by name
+    GYRE_TESTS_DIR      a copy of the task's `tests/`, for `test.sh` only
+
+and whatever the caller adds. A command may print its score instead: the last line of stdout that is a number.
+As in Harbor, `reward.json` outweighs `reward.txt`, and the exit code of `test.sh` says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gyre.proxy.executions import ExecutionOutcome
+from gyre.trainer.rollout.process import Program, Report, StartError, Supervised
+from gyre.trainer.rollout.task import Task, resolve_env
+
+REWARD_TEXT, REWARD_JSON = "reward.txt", "reward.json"
+_NUMBER = re.compile(
+    rb"\s*([+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity))\s*", re.IGNORECASE
+)
+_OUTPUT_LIMIT = 1_000_000
+"""Bytes that are kept of what a scorer prints, and read of what it writes as its reward."""
+_GRACE_S = 2.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A shell command; it fails when its exit code is not 0."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTests:
+    """A task's `tests/` folder with its `test.sh`."""
+
+    folder: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+Scorer = Command | TaskTests
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A score, or why there is none."""
+
+    score: float | None
+    outcome: ExecutionOutcome | None = None
+    """`scorer_failed`, or None: then the execution's own outcome stands."""
+    reason: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+    """`tries`, `seconds`, `rewards` by name, `failures`, `not_copied`."""
+
+
+class _Failure(Exception):
+    """Why one try gave no score."""
+
+
+def own_scorer(task: Task, outside: Mapping[str, str]) -> TaskTests:
+    """The task's own scorer.
+
+    Raises:
+        TaskError: it has none, or wants a variable that `outside` has not.
+    """
+    return TaskTests(task.tests, resolve_env(task.verifier_env, outside))
+
+
+def run_scorer(
+    scorer: Scorer,
+    workspace: Path,
+    logs: Path,
+    timeout_s: float,
+    tries: int = 2,
+    *,
+    env: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
+) -> Verdict:
+    """Score what lies in `workspace`, which is left as it is. Never raises for what a scorer does.
+
+    Args:
+        logs: a folder per try goes here, with what the scorer printed and the rewards it wrote.
+        timeout_s: for each try.
+        env: variables for the scorer beside those of this process.
+        stop: when it is set the scorer is ended; the verdict then has neither score nor outcome.
+    """
+    setting = _Setting(scorer, workspace, timeout_s, env or {}, stop or threading.Event())
+    failures: list[str] = []
+    details: dict[str, Any] = {"tries": 0, "seconds": 0.0, "failures": failures}
+    while details["tries"] < tries:
+        details["tries"] += 1
+        folder = logs / f"try-{details['tries']}"
+        try:
+            rewards = _try(setting, folder, details)
+            if rewards is None:
+                return Verdict(None, None, "the scorer was stopped", details)
+            return Verdict(score_of(rewards), None, "", details | {"rewards": rewards})
+        except (_Failure, StartError, ValueError) as problem:
+            failures.append(str(problem))
+        except OSError as problem:
+            failures.append(f"{problem.filename or folder}: {problem.strerror or problem}")
+    reason = f"{failures[-1]} (in each of {tries} tries)" if len(set(failures)) == 1 < tries else failures[-1]
+    return Verdict(None, ExecutionOutcome.SCORER_FAILED, reason, details)
+
+
+class _Setting(NamedTuple):
+    """What every try has in common."""
+
+    scorer: Scorer
+    workspace: Path
+    timeout_s: float
+    env: Mapping[str, str]
+    stop: threading.Event
+
+
+def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> dict[str, float] | None:
+    """One run on a fresh copy; None when it was stopped."""
+    remove_tree(folder)
+    work, rewards = folder / "workspace", folder / "rewards"
+    rewards.mkdir(parents=True)
+    try:
+        details["not_copied"] = copy_tree(setting.workspace, work)
+        env = {**setting.env, "GYRE_WORKSPACE": str(work), "GYRE_REWARD_DIR": str(rewards)}
+        report = _run(setting, _command(setting.scorer, folder, env), env, folder)
+    finally:
+        remove_tree(work)
+        remove_tree(folder / "tests")
+    if report is None:
+        return None
+    details["seconds"] += report.seconds
+    return _rewards(setting.scorer, report, folder, rewards)
+
+
+def _run(setting: _Setting, command: list[str], env: Mapping[str, str], folder: Path) -> Report | None:
+    program = Program(
+        argv=command,
+        env=os.environ | dict(env),
+        cwd=folder / "workspace",
+        stdout=folder / "stdout.txt",
+        stderr=folder / "stderr.txt",
+        output_limit=_OUTPUT_LIMIT,
+        grace_s=_GRACE_S,
+    )
+    end = time.monotonic() + setting.timeout_s
+    with Supervised(program) as running:
+        while (report := running.wait(min(_POLL_S, max(0.0, end - time.monotonic())))) is None:
+            if setting.stop.is_set():
+                return None
+            if time.monotonic() >= end:
+                raise _Failure(f"the scorer was not done after {setting.timeout_s:g} s")
+    return report
+
+
+def _command(scorer: Scorer, folder: Path, env: dict[str, str]) -> list[str]:
+    """What to run; adds to `env` what a task's tests are to find there."""
+    if isinstance(scorer, Command):
+        return ["/bin/sh", "-c", scorer.text]
+    tests = folder / "tests"
+    shutil.copytree(scorer.folder, tests, symlinks=True)
+    script = tests / "test.sh"
+    script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IRUSR)
+    env |= {**scorer.env, "GYRE_TESTS_DIR": str(tests)}
+    # Through a shell: a script without its `#!` line runs as well, as it does in Harbor.
+    return ["/bin/sh", "-c", '"$GYRE_TESTS_DIR/test.sh"']
+
+
+def _rewards(scorer: Scorer, report: Report, folder: Path, rewards: Path) -> dict[str, float]:
+    if report.lost:
+        raise _Failure("somebody killed the scorer")
+    how = f"signal {report.signal}" if report.code is None else f"exit code {report.code}"
+    crashed = report.code != 0
+    if crashed and isinstance(scorer, Command):
+        raise _Failure(f"the scorer failed: {how}{_last_words(folder)}")
+    found = read_rewards(rewards)
+    if found is None and isinstance(scorer, Command):
+        found = _printed(folder / "stdout.txt")
+    if found is None:
+        missing = "printed no number and wrote" if isinstance(scorer, Command) else "wrote"
+        ending = f" ({how}{_last_words(folder)})" if crashed else ""
+        raise _Failure(f"the scorer {missing} no reward{ending}")
+    return found
+
+
+def _last_words(folder: Path) -> str:
+    """The last line on stderr or stdout, which mostly says what was wrong."""
+    for name in ("stderr.txt", "stdout.txt"):
+        lines = (folder / name).read_text(errors="replace").strip().splitlines()
+        if lines:
+            return f": {lines[-1].strip()[:200]}"
+    return ""
+
+
+def _printed(stdout: Path) -> dict[str, float] | None:
+    for line in reversed(stdout.read_bytes().splitlines()):
+        if number := _NUMBER.fullmatch(line):
+            return {"reward": _finite(number[1], "the number it printed")}
+    return None
+
+
+def read_rewards(folder: Path) -> dict[str, float] | None:
+    """What a scorer or Harbor's verifier wrote, by name; None when it wrote nothing.
+
+    Raises:
+        ValueError: it is no number, or none that can be used.
+    """
+    if (folder / REWARD_JSON).is_file():
+        return rewards_of(_json(_small(folder / REWARD_JSON)))
+    if (folder / REWARD_TEXT).is_file():
+        text = _small(folder / REWARD_TEXT)
+        if not _NUMBER.fullmatch(text):
+            raise ValueError(
+                f"`{REWARD_TEXT}` holds `{text[:40].decode(errors='replace').strip()}`, no number"
+            )
+        return {"reward": _finite(text, f"`{REWARD_TEXT}`")}
+    return None
+
+
+def _small(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_OUTPUT_LIMIT)
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(f"`{REWARD_JSON}` is no JSON: {problem}") from None
+
+
+def rewards_of(found: object) -> dict[str, float]:
+    """Rewards by name, as numbers.
+
+    Raises:
+        ValueError: it is no object of finite numbers.
+    """
+    if not isinstance(found, dict) or not found:
+        raise ValueError("the rewards are no JSON object of names and numbers")
+    for name, value in found.items():
+        if not isinstance(value, int | float):
+            raise ValueError(f"the reward `{name}` is no number")
+    return {name: _finite(value, f"the reward `{name}`") for name, value in found.items()}
+
+
+def _finite(value: float | bytes, what: str) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{what} is {number}, no finite number")
+    return number
+
+
+def score_of(rewards: Mapping[str, float], key: str = "reward") -> float:
+    """The one number that counts: the reward of that name, or the only one.
+
+    Raises:
+        ValueError: there are several and none has the name.
+    """
+    if key in rewards:
+        return rewards[key]
+    if len(rewards) == 1 and key == "reward":
+        return next(iter(rewards.values()))
+    raise ValueError(f"none of the rewards {', '.join(f'`{name}`' for name in rewards)} is called `{key}`")
+
+
+def copy_tree(source: Path, target: Path) -> int:
+    """Copy a workspace; links stay links. Returns how many entries could not be copied.
+
+    Sockets, pipes and devices are left out, and so is what may not be read.
+    """
+    try:
+        shutil.copytree(source, target, symlinks=True, ignore=_special)
+    except shutil.Error as problem:
+        return len(problem.args[0])
+    return 0
+
+
+def _special(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not _is_plain(os.path.join(folder, name))]
+
+
+def _is_plain(path: str) -> bool:
+    mode = os.lstat(path).st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, also where folders in it forbid that."""
+    if not folder.exists():
+        return
+    for path, _, _ in os.walk(folder):
+        os.chmod(path, 0o700)
+    shutil.rmtree(folder)
