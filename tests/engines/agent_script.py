@@ -2,7 +2,7 @@
 
     script = AgentScript(
         {
-            "MAINTASK": (Step(commands=("ls",)), Step(delegates=("SUBTASK: look around",)), Step(text="done")),
+            "MAINTASK": (Step(commands=("ls",)), Step(delegates=("SUBTASK: look",)), Step(text="done")),
             "SUBTASK": (Step(commands=("pwd",)), Step(text="nothing to see")),
         }
     )
@@ -34,7 +34,9 @@ WAITS = ("wait_agent",)
 REQUIRED = {"description": "a part of the work", "subagent_type": "general"}
 """Values of arguments that some harnesses require and that say nothing."""
 TAGS = ("state_snapshot", "summary")
-_INSTRUCTION = re.compile(r"\b(create|write|produce|generate|provide)\b.{0,80}\b(summary|snapshot)", re.I | re.S)
+_INSTRUCTION = re.compile(
+    r"\b(create|write|produce|generate|provide)\b.{0,80}\b(summary|snapshot)", re.I | re.S
+)
 _AGENT_ID = re.compile(r'"agent_id"\s*:\s*"([^"]+)"')
 
 
@@ -69,19 +71,27 @@ class AgentScript:
 
     plans: Mapping[str, Sequence[Step]]
     summary: Step = Step(text="So far the work went well: every command was run and its output was read.")
-    tried: Counter[tuple[str, int, bool]] = field(default_factory=Counter)
+    tried: Counter[str] = field(default_factory=Counter)
+    """By mark of the answer."""
 
     def __call__(self, request: Request) -> Answer:
         body = request.json
-        messages = body["messages"]
+        agent, done = self._standing(body["messages"])
+        if asks_for_summary(body):
+            mark = f"{agent}-{done} in short"
+            return self._tried(mark, self.summary, _summary(self.summary, mark, body))
+        step, mark = self._step(agent, done), f"{agent}-{done + 1}"
+        return self._tried(mark, step, _answer(step, mark, body))
+
+    def _standing(self, messages: Sequence[Json]) -> tuple[str, int]:
+        """Whose messages these are, and how many of its steps are done."""
         texts = json.dumps(messages, ensure_ascii=False)
-        agent = next((name for name in self.plans if name in texts), "")
-        done = max((int(mark) for mark in re.findall(rf"{agent}-(\d+)", texts)), default=0) if agent else 0
-        wanted = asks_for_summary(body)
-        step = self.summary if wanted else self._step(agent, done)
-        answer = _summary(step, f"{agent}-{done} in short", body) if wanted else _answer(step, f"{agent}-{done + 1}", body)
-        tries = self.tried[agent, done, wanted]
-        self.tried[agent, done, wanted] += 1
+        agent = next((name for name in self.plans if name in texts), "nobody")
+        return agent, max(map(int, re.findall(rf"{agent}-(\d+)", texts)), default=0)
+
+    def _tried(self, mark: str, step: Step, answer: Answer) -> Answer:
+        tries = self.tried[mark]
+        self.tried[mark] += 1
         return replace(answer, **step.faults[tries]) if tries < len(step.faults) else answer
 
     def _step(self, agent: str, done: int) -> Step:
@@ -91,14 +101,18 @@ class AgentScript:
 
 def asks_for_summary(body: Json) -> bool:
     """Whether the last words are an instruction to write a summary, or nothing can be done but to write."""
-    last = body["messages"][-1]
-    words = _parts(last)[-1] if last["role"] == "user" else ""
-    return not body.get("tools") or bool(_INSTRUCTION.search(words))
+    return not body.get("tools") or bool(_INSTRUCTION.search(_last_words(body["messages"])))
+
+
+def _last_words(messages: Sequence[Json]) -> str:
+    """Of the user, if nothing but a harness's reminders comes after them."""
+    last = next(message for message in reversed(messages) if message["role"] not in ("system", "developer"))
+    return _parts(last)[-1] if last["role"] == "user" else ""
 
 
 def _summary(step: Step, mark: str, body: Json) -> Answer:
     """In the tags that the instruction asks for."""
-    words = _text(body["messages"][-1])
+    words = _last_words(body["messages"])
     tag = next((tag for tag in TAGS if f"<{tag}>" in words), None)
     answer = _answer(step, mark, body)
     return replace(answer, text=f"<{tag}>\n{answer.text}\n</{tag}>") if tag else answer
@@ -116,6 +130,7 @@ def _answer(step: Step, mark: str, body: Json) -> Answer:
 
 
 def _calls(step: Step, mark: str, body: Json) -> Iterator[ToolCall]:
+    wanted: list[tuple[Sequence[str], Json]]
     wanted = [(SHELLS, {"command": command, "cmd": command}) for command in step.commands]
     wanted += [(DELEGATES, {"prompt": prompt, "message": prompt}) for prompt in step.delegates]
     if step.waits:

@@ -33,7 +33,7 @@ Plans = Mapping[str, Sequence[Step]]
 OVERFLOW = {
     "status": 400,
     "text": "This model's maximum context length is 131072 tokens. However, you requested 150000 tokens "
-    "(149000 in the messages, 1000 in the completion). Please reduce the length of the messages or completion.",
+    "(149000 in the messages, 1000 in the completion). Please reduce the length of the messages.",
 }
 """How vLLM refuses a prompt that is too long."""
 MARK = re.compile(rb"[A-Z]+-\d+(?: in short)?")
@@ -79,6 +79,13 @@ class Rig:
         assert verify_trees(self.folder / "trees") == []
         return read_trees(self.folder / "trees").tree("e1")
 
+    def trained_once(self) -> None:
+        """Each sampled token is a target in one trajectory, however many prompts have it."""
+        tree = self.proven()
+        sampled = sum(len(row.output or b"") // 4 for row in self.rows if row.outcome == Outcome.OK)
+        assert tree.targets == tree.kept_targets == tree.sampled_tokens == sampled
+        assert sum(path.targets for path in tree.trajectories) == sampled
+
     def story(self) -> dict[str, str]:
         """By call: `role: cause step <- origin`; calls are named by the marks in their answers."""
         tree = self.proven()
@@ -110,6 +117,21 @@ class Rig:
             nameless = replace(call, session_id=None, agent_id=None, parent_agent_id=None)
             builder.add(replace(nameless, hints={}, retry_count=None))
         return builder.tree()
+
+
+def chain(name: str, count: int, first: str = "main: start") -> dict[str, str]:
+    """The story of an agent's `count` calls that each go on from the one before."""
+    role = first.partition(":")[0]
+    later = {f"{name}-{i}": f"{role}: continuation <- {name}-{i - 1}" for i in range(2, count + 1)}
+    return {f"{name}-1": first} | later
+
+
+def shape(tree: ExecutionTree) -> list[tuple[object, ...]]:
+    """What is known of each call, whoever said so."""
+    return [
+        (link.call, link.context_id, link.role, link.cause, link.step, link.family, link.origin)
+        for link in tree.links
+    ]
 
 
 def _exact(row: CallRecord) -> bool:
