@@ -14,42 +14,52 @@ import aiohttp
 import xxhash
 
 from gyre.proxy.body import inflated, inflater_of
-from gyre.proxy.calls import Outcome, Phase
+from gyre.proxy.calls import Outcome, Phase, Wire
 from gyre.proxy.capture.captured import Captured
+from gyre.proxy.capture.native import capture_native
 from gyre.proxy.capture.plain import Unreadable, capture_plain
-from gyre.proxy.capture.profiles import Engine, Hidden
+from gyre.proxy.capture.profiles import Engine
+from gyre.proxy.capture.translated import translated_answer
+from gyre.proxy.counting import counted
 from gyre.proxy.log.record.attempt import Attempt
 from gyre.proxy.outcome import KEPT, begin, commit, fail, finish, first_byte, passed_on, send_whole, stopped
+from gyre.proxy.prepared import Prepared
 from gyre.proxy.replay import Stored
-from gyre.proxy.replies import overflow_in_openai_form
-from gyre.proxy.streaming import stream
+from gyre.proxy.replies import client_status, error_in, is_overflow, overflow_in_openai_form, said_of
+from gyre.proxy.streaming import SHOW_ALL, stream
+from gyre.proxy.wires import known
 
 if TYPE_CHECKING:
     from gyre.proxy.exchange import Exchange
 
-_SHOW_NOTHING = Hidden(frozenset(), frozenset(), False, False)
-
 
 async def deliver(
-    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, hide: Hidden | None
+    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, prepared: Prepared
 ) -> None:
     """Bring `response` to the client in the way its kind needs."""
     streamed = response.headers.get("content-type", "").startswith("text/event-stream")
     try:
-        if ex.ask is None:
+        if prepared.counts:
+            await _counted(ex, attempt, response)
+        elif ex.ask is None:
             await _pass_through(ex, attempt, response)
         elif response.status != 200:
-            await _error(ex, attempt, response)
+            await _error(ex, attempt, response, prepared)
         elif streamed:
-            await stream(ex, attempt, response, hide or _SHOW_NOTHING)
+            await stream(ex, attempt, response, prepared)
         else:
-            await _plain(ex, attempt, response, hide or _SHOW_NOTHING)
+            await _plain(ex, attempt, response, prepared)
     except asyncio.CancelledError:
         await stopped(ex, attempt, None)
 
 
-async def refused(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse) -> bool:
-    """Keep why an engine said no to a request that shall be made again; False when it was stopped."""
+async def refused(
+    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, prepared: Prepared
+) -> bool:
+    """Keep why an engine said no to a request that shall be made again.
+
+    False when that is of no use: the prompt is too long, or the call was stopped.
+    """
     try:
         body, problem = await _read_whole(ex, attempt, response)
     except _TooLong as long:
@@ -58,6 +68,9 @@ async def refused(ex: Exchange, attempt: Attempt, response: aiohttp.ClientRespon
         return await stopped(ex, attempt, None)
     attempt.raw_response = body[:KEPT]
     attempt.error = problem or body[:500].decode(errors="replace")
+    if not problem and is_overflow(body):
+        await _say_error(ex, attempt, response, body, prepared)
+        return False
     return True
 
 
@@ -95,12 +108,18 @@ async def _read_whole(
     return body, problem
 
 
-async def _plain(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, hide: Hidden) -> None:
+async def _plain(
+    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, prepared: Prepared
+) -> None:
     try:
         body, problem = await _read_whole(ex, attempt, response)
     except _TooLong as long:
         attempt.captured = Captured(flags=["answer_too_large"])
-        await _pass_through(ex, attempt, response, long.chunks)
+        if prepared.translation:
+            text = f"backend `{attempt.backend}` sent an answer too large to be translated"
+            await fail(ex, attempt, Outcome.UPSTREAM_ERROR, text)
+        else:
+            await _pass_through(ex, attempt, response, long.chunks)
         return
     if problem:
         attempt.captured = Captured(flags=["cut"])
@@ -109,7 +128,7 @@ async def _plain(ex: Exchange, attempt: Attempt, response: aiohttp.ClientRespons
         await fail(ex, attempt, Outcome.UPSTREAM_CUT, text)
         return
     try:
-        captured, shown = capture_plain(Engine(attempt.engine or "text"), hide, body, ex.parse_prompt)
+        captured, shown = _captured(ex, attempt, body, prepared)
     except Unreadable as error:
         attempt.raw_response, attempt.phase = body[:KEPT], Phase.DONE
         text = f"backend `{attempt.backend}` sent an answer that cannot be read: {error}"
@@ -123,21 +142,74 @@ async def _plain(ex: Exchange, attempt: Attempt, response: aiohttp.ClientRespons
     await send_whole(ex, 200, shown, headers)
 
 
-async def _error(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse) -> None:
+def _captured(ex: Exchange, attempt: Attempt, body: bytes, prepared: Prepared) -> tuple[Captured, bytes]:
+    """What a plain answer says, and what of it the client gets.
+
+    Raises:
+        Unreadable: not what this wire calls an answer.
+    """
+    wire = ex.call.wire
+    if wire in known.TRANSLATED and not prepared.translation:
+        return capture_native(wire, body), body
+    engine, hide = Engine(attempt.engine or "text"), prepared.hide or SHOW_ALL
+    captured, shown = capture_plain(engine, hide, body, ex.parse_prompt)
+    if prepared.translation:
+        shown = translated_answer(captured, body, prepared.translation)
+    return captured, shown
+
+
+async def _counted(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse) -> None:
+    """The number of ids in an answer that lists them."""
+    try:
+        body, problem = await _read_whole(ex, attempt, response)
+    except _TooLong:
+        body, problem = b"", "its list of ids is too long"
+    count = counted(body) if response.status == 200 and not problem else None
+    attempt.raw_response = body[:KEPT]
+    if count is None:
+        said = said_of(body, response.status if response.status >= 400 else 502)
+        text = f"backend `{attempt.backend}` counts no tokens: {problem or said.message}"
+        await fail(ex, attempt, Outcome.UPSTREAM_ERROR, text)
+        return
+    ex.clock.stop()
+    attempt.outcome, attempt.phase, attempt.raw_response = Outcome.OK, Phase.DONE, count
+    await commit(ex, attempt)
+    await send_whole(ex, 200, count, {})
+
+
+async def _error(
+    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, prepared: Prepared
+) -> None:
     """An error status of the engine: passed on, in a form that agents recognise."""
     try:
         body, problem = await _read_whole(ex, attempt, response)
     except _TooLong as long:
         await _pass_through(ex, attempt, response, long.chunks)
         return
-    ex.clock.stop()
-    attempt.outcome, attempt.phase = Outcome.UPSTREAM_ERROR, Phase.DONE
     attempt.error = problem or body[:500].decode(errors="replace")
     attempt.raw_response = body[:KEPT]
+    await _say_error(ex, attempt, response, body, prepared)
+
+
+async def _say_error(
+    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, body: bytes, prepared: Prepared
+) -> None:
+    ex.clock.stop()
+    attempt.outcome, attempt.phase = Outcome.UPSTREAM_ERROR, Phase.DONE
     await commit(ex, attempt)
-    if response.status in (400, 413):
+    if prepared.translation:
+        said = said_of(body, response.status)
+        wire, headers = ex.call.wire, _but_type(passed_on(response))
+        body = error_in(wire, said.status, said.message, said.code)
+        await send_whole(ex, client_status(wire, said.status), body, headers)
+        return
+    if response.status in (400, 413) and ex.call.wire != Wire.MESSAGES:
         body = overflow_in_openai_form(body)
     await send_whole(ex, response.status, body, passed_on(response))
+
+
+def _but_type(headers: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name != "content-type"}
 
 
 async def _pass_through(

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import aiohttp
-import msgspec
 
 from gyre.proxy import answer, outcome
 from gyre.proxy.calls import Outcome, Phase, Wire
-from gyre.proxy.capture.profiles import Hidden, fields_to_set, hidden, pinned_fields, pinned_sampling
-from gyre.proxy.capture.splice import with_fields
+from gyre.proxy.counting import counting
 from gyre.proxy.errors import RequestError
 from gyre.proxy.log.record.attempt import Attempt
+from gyre.proxy.prepared import Prepared, prepare
 from gyre.proxy.router import BackendState
-from gyre.proxy.upstream import Body
 
 if TYPE_CHECKING:
     from gyre.proxy.exchange import Exchange
@@ -93,14 +90,17 @@ def _pick(ex: Exchange, excluded: set[str]) -> BackendState | None:
 async def _hold(ex: Exchange, seconds: float) -> None:
     """Wait until some backend serves, at most so long."""
     metrics, since = ex.worker.metrics, time.monotonic()
+    waits = ex.worker.executions.get(ex.call.identity.execution_id).held
     ex.clock.enter(Phase.HOLD)
     metrics.holding += 1
+    waits.enter()
     try:
         await asyncio.wait_for(ex.worker.available.wait(), seconds)
     except TimeoutError:
         pass
     finally:
         metrics.holding -= 1
+        waits.leave()
         held = time.monotonic() - since
         ex.call.held_s += held
         ex.clock.extend(held)
@@ -110,17 +110,19 @@ async def _try(
     ex: Exchange, attempt: Attempt, backend: BackendState, excluded: set[str], stale: set[str]
 ) -> bool:
     """Send one attempt and answer the client from it; True when another one shall be made."""
-    body, hide = _prepared(ex, backend)
+    prepared = await _prepared(ex, backend)
+    attempt.upstream_wire = Wire.CHAT.value if prepared.translation else None
     ex.worker.metrics.overhead.observe(time.monotonic() - ex.started - ex.call.held_s)
     ex.clock.enter(Phase.FIRST_BYTE)
     try:
         response = await ex.relay.upstream.send(
             backend,
             ex.call.method,
-            ex.target,
+            prepared.target or ex.target,
             ex.scope["headers"],
-            body,
+            prepared.body,
             coded=ex.call.wire == Wire.OPAQUE,
+            translated=prepared.target is not None,
         )
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         return await _unreachable(ex, attempt, backend, error, excluded)
@@ -139,32 +141,32 @@ async def _try(
             attempt.error = f"status {response.status}"
             excluded.add(backend.name)
             return True
-        if response.status == 400 and hide and not ex.fields_refused:
+        if response.status == 400 and prepared.hide and not ex.fields_refused:
             # Maybe it is our fields that it refuses; the client must never see that.
             ex.fields_refused = True
-            return await answer.refused(ex, attempt, response)
-        await answer.deliver(ex, attempt, response, hide)
+            return await answer.refused(ex, attempt, response, prepared)
+        await answer.deliver(ex, attempt, response, prepared)
     return False
 
 
-def _prepared(ex: Exchange, backend: BackendState) -> tuple[Body, Hidden | None]:
-    """The body as this backend shall get it, and what the client must not see of the answer."""
+async def _prepared(ex: Exchange, backend: BackendState) -> Prepared:
+    """The request for this backend; what cannot be carried is flagged, once."""
     call, ask = ex.call, ex.ask
+    if call.wire == Wire.COUNT_TOKENS:
+        return await counting(ex, backend)
     if call.top is None or ask is None or backend.engine is None:
-        return [call.body], None
+        return Prepared([call.body])
     execution = ex.worker.executions.get(call.identity.execution_id)
-    fields = pinned_fields(execution.pin or ex.worker.settings.pin)
-    if fields:
-        call.ask = replace(ask, sampling=pinned_sampling(ask.sampling, fields))
-    mapped = backend.settings.models.get(ask.model) if ask.model else None
-    if mapped:
-        fields["model"] = msgspec.json.encode(mapped)
-    wanted = {} if ex.fields_refused else fields_to_set(backend.engine, ask)
-    if ex.fields_refused and "fields_refused" not in call.flags:
-        call.flags.append("fields_refused")
-    hide = hidden(backend.engine, frozenset(wanted)) if wanted else None
-    fields |= wanted
-    return with_fields(call.body, call.top, fields) if fields else [call.body], hide
+    pin = execution.pin or ex.worker.settings.pin
+    sampled = ex.relay.sampled.of(execution.name)
+    capture = not ex.fields_refused
+    prepared = prepare(call, ask, backend, pin, ex.restores(), sampled, capture)
+    if sampled.missed and await ex.relay.sampled.read_log(execution.name, sampled.missed):
+        prepared = prepare(call, ask, backend, pin, ex.restores(), sampled, capture)
+    call.ask = prepared.ask
+    refused = ("fields_refused",) if ex.fields_refused else ()
+    call.flags += [flag for flag in (*refused, *prepared.flags) if flag not in call.flags]
+    return prepared
 
 
 async def _disconnected(

@@ -44,8 +44,20 @@ class Phase(StrEnum):
 class Wire(StrEnum):
     CHAT = "chat"
     COMPLETIONS = "completions"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
+    COUNT_TOKENS = "count_tokens"
+    """Of a Messages request; nothing is generated."""
     MODELS = "models"
     OPAQUE = "opaque"
+
+    @property
+    def generates(self) -> bool:
+        """Whether a request of this wire makes the engine sample."""
+        return self in _GENERATING
+
+
+_GENERATING = frozenset((Wire.CHAT, Wire.COMPLETIONS, Wire.MESSAGES, Wire.RESPONSES))
 
 
 class CaptureQuality(StrEnum):
@@ -211,6 +223,8 @@ class CallRecord(msgspec.Struct, array_like=True, tag=2, kw_only=True):
     capture_flags: list[str] = []
     delivery_of: str | None = None
     """Set when no generation took place and the stored answer of that call was sent again."""
+    upstream_wire: str | None = None
+    """Protocol the engine was asked in; None where it is the client's own."""
 
 
 class ExecutionRecord(msgspec.Struct, array_like=True, tag=3, kw_only=True):

@@ -40,6 +40,7 @@ class PutExecution(msgspec.Struct, frozen=True, tag="put_execution"):
     group: str | None = None
     evaluation: bool | None = None
     pin: Pin | None = None
+    restore_arguments: bool | None = None
 
 
 class StartExecution(msgspec.Struct, frozen=True, tag="start_execution"):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gyre.proxy.calls import CaptureQuality, LogprobQuality
-from gyre.proxy.capture.captured import Usage
 from gyre.proxy.capture.profiles import Engine
+from gyre.proxy.capture.usage import Usage
 
 NO_USAGE = Usage()
 

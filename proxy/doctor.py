@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 
 from gyre.proxy.calls import Sampling, Wire
-from gyre.proxy.capture.captured import Captured, Usage, judge, logprob_quality
+from gyre.proxy.capture.captured import Captured, judge, logprob_quality
 from gyre.proxy.capture.plain import Unreadable, capture_plain
 from gyre.proxy.capture.profiles import Engine, fields_to_set, hidden, probe_reply, read_ask
 from gyre.proxy.capture.reply import Ids
 from gyre.proxy.capture.splice import parse_object, set_fields
 from gyre.proxy.capture.stream import StreamCapture
+from gyre.proxy.capture.usage import read_usage
 from gyre.proxy.diagnosis import Diagnosis, Kind, Probe, findings
 from gyre.proxy.errors import UpstreamError
 from gyre.proxy.sse import EventSplitter
@@ -133,7 +134,7 @@ class _Tokens(msgspec.Struct):
 def _probe(kind: Kind, captured: Captured, sampling: Sampling) -> Probe:
     if not captured.choices:
         return Probe(kind=kind, status=200, problem="an answer without a choice")
-    usage = _read_usage(captured.usage)
+    usage = read_usage(captured.usage)
     first = captured.choices[0]
     quality, flags = judge(captured, first, usage, sampled=True)
     prompt = captured.prompt_ids
@@ -149,16 +150,3 @@ def _probe(kind: Kind, captured: Captured, sampling: Sampling) -> Probe:
         message=first.message or b"",
         flags=tuple(flags),
     )
-
-
-def _read_usage(raw: bytes | None) -> Usage:
-    try:
-        counts = msgspec.json.decode(raw or b"null", type=_Counts | None)
-    except msgspec.DecodeError:
-        return Usage()
-    return Usage(counts.prompt_tokens, counts.completion_tokens) if counts else Usage()
-
-
-class _Counts(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None

@@ -23,6 +23,7 @@ from gyre.proxy import answer, outcome
 from gyre.proxy.attempts import attempts
 from gyre.proxy.body import ClientLeft, decoded, read_body, too_large
 from gyre.proxy.calls import Identity, Outcome, Phase, Wire
+from gyre.proxy.capture.events import Events
 from gyre.proxy.capture.profiles import (
     Ask,
     read_ask,
@@ -31,10 +32,11 @@ from gyre.proxy.capture.reply import Ids
 from gyre.proxy.capture.splice import parse_object
 from gyre.proxy.clock import CallClock
 from gyre.proxy.errors import RequestError
-from gyre.proxy.identity import api_key, identify, split_path
+from gyre.proxy.identity import BODY_HINTS, api_key, identify, split_path
 from gyre.proxy.log.record.attempt import Attempt, Call
 from gyre.proxy.replay import Stored
-from gyre.proxy.replies import body_of
+from gyre.proxy.replies import body_of, client_status
+from gyre.proxy.wires import known
 
 if TYPE_CHECKING:
     from gyre.proxy.relay import Receive, Relay, Scope, Send
@@ -43,6 +45,9 @@ log = logging.getLogger(__name__)
 _WIRES = {
     ("POST", "/chat/completions"): Wire.CHAT,
     ("POST", "/completions"): Wire.COMPLETIONS,
+    ("POST", "/messages"): Wire.MESSAGES,
+    ("POST", "/messages/count_tokens"): Wire.COUNT_TOKENS,
+    ("POST", "/responses"): Wire.RESPONSES,
     ("GET", "/models"): Wire.MODELS,
 }
 
@@ -68,8 +73,8 @@ class Exchange:
         self.reserved = 0
         self.begun = False
         """Whether the client has been sent the start of an answer."""
-        self.streaming = False
-        """Whether that is a stream of events, in which an error can still be said."""
+        self.events: Events | None = None
+        """The stream that it is, in which an error can still be said."""
         self.call = Call(
             call_id=f"{self.worker.recorder.next_order():016x}{self.worker.name}",
             identity=Identity("unnamed", "none"),
@@ -167,10 +172,10 @@ class Exchange:
             call.body = decoded(call.body, encoding, limits.body)
             self.reserve(len(call.body))
         call.digest = xxhash.xxh3_128_digest(call.body)
-        if call.wire in (Wire.CHAT, Wire.COMPLETIONS):
+        if call.wire.generates:
             call.top = parse_object(call.body)
             self.ask = call.ask = read_ask(call.wire, call.top)
-            if "prompt_cache_key" in call.top and not call.identity.session_id:
+            if not call.identity.session_id and not call.top.keys().isdisjoint(BODY_HINTS):
                 call.identity = identify(url_name, self.headers, call.top)
 
     async def _replayed(self) -> bool:
@@ -194,7 +199,18 @@ class Exchange:
             attempt.phase = Phase.HOLD
         await outcome.commit(self, attempt)
         extra: MutableMapping[str, str] = {"retry-after": "5"} if error.status == 503 else {}
-        await outcome.send_whole(self, error.status, body_of(error), extra)
+        wire = self.call.wire
+        await outcome.send_whole(self, client_status(wire, error.status), body_of(error, wire), extra)
+
+    def restores(self) -> bool:
+        """Whether arguments of tool calls shall be put back as they were sampled."""
+        execution = self.worker.executions.get(self.call.identity.execution_id)
+        asked = execution.restore_arguments
+        return self.worker.settings.restore_arguments if asked is None else asked
+
+    def remembers(self) -> bool:
+        """Whether this answer's arguments may be wanted again."""
+        return self.call.wire in known.TRANSLATED or (self.call.wire == Wire.CHAT and self.restores())
 
     def parse_prompt(self, text: bytes) -> Ids | None:
         return self.relay.prompts.parse(self.call.identity.execution_id, text)

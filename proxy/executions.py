@@ -45,6 +45,29 @@ class ExecutionOutcome(StrEnum):
 
 
 @dataclass(slots=True)
+class Held:
+    """Time during which at least one call waits in gyre; the harness's own clock should stand still."""
+
+    total: float = 0.0
+    waiting: int = 0
+    since: float = 0.0
+
+    def enter(self) -> None:
+        if not self.waiting:
+            self.since = time.monotonic()
+        self.waiting += 1
+
+    def leave(self) -> None:
+        self.waiting -= 1
+        if not self.waiting:
+            self.total += time.monotonic() - self.since
+
+    @property
+    def seconds(self) -> float:
+        return self.total + (time.monotonic() - self.since if self.waiting else 0.0)
+
+
+@dataclass(slots=True)
 class ExecutionState:
     """One execution as a worker sees it."""
 
@@ -56,10 +79,13 @@ class ExecutionState:
     evaluation: bool | None = None
     pin: Pin | None = None
     """Sampling forced on its calls; None leaves the proxy's own setting."""
+    restore_arguments: bool | None = None
+    """Whether arguments of tool calls are put back as sampled; None leaves the proxy's own setting."""
     ends: int = 0
     """How often it ended; a call after an end belongs to the next attempt, of this number."""
     begun: int = 0
     """How many attempts of it have had a call here or were said to have started."""
+    held: Held = field(default_factory=Held)
     calls: int = 0
     open: int = 0
     prompt_tokens: int = 0
@@ -130,6 +156,8 @@ class Executions:
                 state.group = state.group if command.group is None else command.group
                 state.evaluation = state.evaluation if command.evaluation is None else command.evaluation
                 state.pin = state.pin if command.pin is None else command.pin
+                if command.restore_arguments is not None:
+                    state.restore_arguments = command.restore_arguments
         self.touch(state)
 
     def begin_call(self, name: str) -> ExecutionState:

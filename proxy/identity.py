@@ -20,6 +20,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 KEY_PREFIX = "gyre-x-"
 HEADER = "x-gyre-execution"
 
+BODY_HINTS = frozenset(("prompt_cache_key", "metadata"))
+"""Fields of a request's top level that may name the session."""
 Headers = Mapping[str, str]
 """Lower-case names; the last of repeated headers."""
 
@@ -109,12 +111,32 @@ def _unnamed(session: str | None, key: str | None) -> tuple[str, str]:
 
 def _session(headers: Headers, body: Mapping[str, msgspec.Raw] | None) -> tuple[str | None, str | None]:
     value, source = _first(headers, "x-claude-code-session-id", "x-session-id", "session-id", "session_id")
-    if value or not body or "prompt_cache_key" not in body:
+    if value or not body:
         return value, source
     try:
-        return msgspec.json.decode(body["prompt_cache_key"], type=str), "prompt_cache_key"
+        if "prompt_cache_key" in body:
+            return msgspec.json.decode(body["prompt_cache_key"], type=str), "prompt_cache_key"
+        if "metadata" in body:
+            user = msgspec.json.decode(body["metadata"], type=_Metadata).user_id
+            return (_session_of(user), "metadata.user_id") if _session_of(user) else (None, None)
     except msgspec.DecodeError:
-        return None, None
+        pass
+    return None, None
+
+
+class _Metadata(msgspec.Struct):
+    user_id: str = ""
+
+
+def _session_of(user: str) -> str | None:
+    """Claude Code writes JSON there; before that it was text that ends in `_session_<id>`."""
+    if not user.startswith("{"):
+        return user.rpartition("_session_")[2] if "_session_" in user else None
+    try:
+        session = msgspec.json.decode(user, type=dict[str, Any]).get("session_id")
+    except msgspec.DecodeError:
+        return None
+    return session if isinstance(session, str) and session else None
 
 
 def _first(headers: Headers, *names: str) -> tuple[str | None, str | None]:

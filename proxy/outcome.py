@@ -11,10 +11,9 @@ import aiohttp
 
 from gyre.proxy.calls import Outcome, Phase
 from gyre.proxy.capture.captured import Captured
-from gyre.proxy.capture.stream import StreamCapture
+from gyre.proxy.capture.events import Events
 from gyre.proxy.log.record.attempt import Attempt
-from gyre.proxy.replies import error_body
-from gyre.proxy.sse import event_of
+from gyre.proxy.replies import client_status, error_in
 
 if TYPE_CHECKING:
     from gyre.proxy.exchange import Exchange
@@ -41,6 +40,9 @@ async def commit(ex: Exchange, attempt: Attempt) -> None:
     attempt.version_changed = backend is not None and backend.version != attempt.version
     if attempt.last and worker.executions.get(call.identity.execution_id).ends > call.execution_attempt:
         call.flags.append("late")
+    if attempt.captured and ex.remembers():
+        for choice in attempt.captured.choices:
+            ex.relay.sampled.learn(call.identity.execution_id, choice.message)
     rows = await worker.recorder.commit(attempt)
     worker.metrics.count(attempt, rows)
     execution = worker.executions.get(call.identity.execution_id)
@@ -54,20 +56,22 @@ async def commit(ex: Exchange, attempt: Attempt) -> None:
 async def fail(ex: Exchange, attempt: Attempt, outcome: Outcome, text: str) -> None:
     """Record a failure and tell the client, in its stream if one has begun.
 
-    Any other answer that has begun is left unfinished, which is how HTTP says that it was cut.
+    What the engine cut is left unfinished, as without us: agents take that for a broken connection and go
+    on or try again, while an error in a stream ends them. So is any other answer that has begun.
     """
     ex.clock.stop()
     attempt.outcome, attempt.error = outcome, text
     await commit(ex, attempt)
     status = 504 if outcome == Outcome.TIMEOUT else 502
-    body = error_body(text, status, outcome.value)
     if not ex.begun:
-        await send_whole(ex, status, body, {})
-    elif ex.streaming:
-        await ex.send({"type": "http.response.body", "body": event_of(body)})
+        body = error_in(ex.call.wire, status, text, outcome.value)
+        await send_whole(ex, client_status(ex.call.wire, status), body, {})
+    elif ex.events is not None and outcome != Outcome.UPSTREAM_CUT:
+        event = ex.events.broken(status, text, outcome.value)
+        await ex.send({"type": "http.response.body", "body": event})
 
 
-async def stopped(ex: Exchange, attempt: Attempt, capture: StreamCapture | None) -> bool:
+async def stopped(ex: Exchange, attempt: Attempt, capture: Events | None) -> bool:
     """The attempt was cancelled: by a limit, by the client, or by the proxy's own end. Always False.
 
     Raises:
@@ -119,7 +123,7 @@ async def begin(ex: Exchange, response: aiohttp.ClientResponse, *, streaming: bo
     if not streaming and (coding := response.headers.get("content-encoding")):
         headers["content-encoding"] = coding
     pairs = [*_pairs(headers), (b"x-gyre-call-id", ex.call.call_id.encode())]
-    ex.begun, ex.streaming = True, streaming
+    ex.begun = True
     await ex.send({"type": "http.response.start", "status": response.status, "headers": pairs})
 
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
 from typing import Any
 
 from gyre.proxy.budget import Budget, tune_allocator
@@ -16,6 +17,7 @@ from gyre.proxy.capture.prompts import PromptTexts
 from gyre.proxy.clock import Limits
 from gyre.proxy.exchange import Exchange
 from gyre.proxy.replay import Replays
+from gyre.proxy.restore import Sampled
 from gyre.proxy.upstream import Prober, Upstream
 from gyre.proxy.worker import Worker
 
@@ -27,6 +29,8 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _BUSY = 64 << 20
 """Bytes of open calls beside which sealing can wait."""
+_HELLO = "/api/hello"
+"""Claude Code asks whether its server is there, under whatever base URL it was given."""
 _CONTROL = ("/gyre/", "/healthz", "/metrics")
 
 
@@ -40,6 +44,7 @@ class Relay:
         self.upstream = Upstream(worker.settings.timeouts, self.token)
         self.prober = Prober(worker, self.upstream)
         self.prompts = PromptTexts()
+        self.sampled = Sampled(Path(worker.settings.logs))
         self.clock_limits = Limits.of(worker.settings.timeouts)
         worker.recorder.busy = lambda: self.budget.recent() > _BUSY
         self.replays = Replays() if worker.settings.replay_retries else None
@@ -53,6 +58,10 @@ class Relay:
             return
         if scope["path"].startswith(_CONTROL):
             await self._control(scope, receive, send)
+            return
+        if scope["method"] == "HEAD" and scope["path"].endswith(_HELLO):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
             return
         self._open += 1
         self._idle.clear()

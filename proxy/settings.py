@@ -18,6 +18,7 @@ import msgspec
 from gyre.proxy.errors import ConfigError
 
 EngineName = Literal["auto", "vllm", "sglang", "llamacpp", "gyre", "text"]
+Translate = Literal["auto", "always", "never"]
 Durability = Literal["interval", "always", "off"]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MiB = 1 << 20
@@ -39,6 +40,9 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Environment variable with the API key sent upstream in place of the client's."""
     models: dict[str, str] = {}
     """Model names as clients say them -> as this engine says them."""
+    translate: Translate = "auto"
+    """Whether Messages and Responses reach this engine as chat/completions, which is how token ids come of
+    them: `auto` unless the profile is `text`, `always` for a hosted API that has only chat, `never`."""
     cell: str | None = None
     """The elastic cell this engine belongs to; a column of the log."""
     version: str | None = None
@@ -108,6 +112,9 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     limits: Limits = Limits()
     log: Log = Log()
     pin: Pin = Pin()
+    restore_arguments: bool = False
+    """Send arguments of tool calls as they were sampled, where the harness wrote them anew with the same
+    meaning, so that the engine sees the tokens it produced. Translated calls always are."""
     replay_retries: bool = False
     """Answer an SDK's marked retry of a call that was already answered with the stored answer."""
     shutdown_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0

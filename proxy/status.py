@@ -47,6 +47,8 @@ class ExecutionStatus:
     group: str | None = None
     evaluation: bool | None = None
     pin: Pin | None = None
+    restore_arguments: bool | None = None
+    held_s: float = 0.0
     ends: int = 0
     begun: int = 0
     calls: int = 0
@@ -128,6 +130,9 @@ def merge_executions(parts: Sequence[ExecutionStatus]) -> ExecutionStatus:
         group=_first(part.group for part in parts),
         evaluation=_first(part.evaluation for part in parts),
         pin=_first(part.pin for part in parts),
+        restore_arguments=_first(part.restore_arguments for part in parts),
+        # Workers hold at the same times, for want of the same engines.
+        held_s=max(part.held_s for part in parts),
         ends=max(part.ends for part in parts),
         begun=max(part.begun for part in parts),
         calls=sum(part.calls for part in parts),
@@ -205,6 +210,8 @@ def execution_status(state: ExecutionState) -> ExecutionStatus:
         group=state.group,
         evaluation=state.evaluation,
         pin=state.pin,
+        restore_arguments=state.restore_arguments,
+        held_s=state.held.seconds,
         ends=state.ends,
         begun=state.begun,
         calls=state.calls,

@@ -11,20 +11,29 @@ import xxhash
 
 from gyre.proxy.body import inflater_of
 from gyre.proxy.calls import Outcome, Wire
+from gyre.proxy.capture.events import Events
+from gyre.proxy.capture.native import NativeStream
 from gyre.proxy.capture.profiles import Engine, Hidden
-from gyre.proxy.capture.stream import DONE, StreamCapture
+from gyre.proxy.capture.stream import StreamCapture
+from gyre.proxy.capture.translated import TranslatedStream
 from gyre.proxy.log.record.attempt import Attempt
 from gyre.proxy.outcome import KEPT, begin, commit, fail, finish, first_byte, passed_on, stopped
-from gyre.proxy.sse import EventSplitter, EventTooLarge, event_of
+from gyre.proxy.prepared import Prepared
+from gyre.proxy.sse import EventSplitter, EventTooLarge
+from gyre.proxy.wires import known
 
 if TYPE_CHECKING:
     from gyre.proxy.exchange import Exchange
 
 
-async def stream(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, hide: Hidden) -> None:
+SHOW_ALL = Hidden(frozenset(), frozenset(), False, False)
+
+
+async def stream(
+    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, prepared: Prepared
+) -> None:
     """Bring events to the client as they come, and record what they said."""
-    engine, chat, n = Engine(attempt.engine or "text"), ex.call.wire == Wire.CHAT, ex.ask.n if ex.ask else 1
-    capture = StreamCapture(engine, hide, chat, n, ex.parse_prompt)
+    capture = ex.events = _events(ex, attempt, prepared)
     splitter = EventSplitter(ex.limits.event)
     try:
         problem = await _relay_events(ex, attempt, response, capture, splitter)
@@ -44,18 +53,29 @@ async def stream(ex: Exchange, attempt: Attempt, response: aiohttp.ClientRespons
         why = problem or "the stream ended before the answer did"
         await fail(ex, attempt, Outcome.UPSTREAM_CUT, f"backend `{attempt.backend}` broke off: {why}")
         return
-    end = event_of(DONE) if capture.done else b""
+    end = capture.end()
     ex.remember_stream(attempt, passed_on(response), end)
     await ex.send({"type": "http.response.body", "body": end})
     if not response.content.at_eof():
         await _drain(response)
 
 
+def _events(ex: Exchange, attempt: Attempt, prepared: Prepared) -> Events:
+    wire, engine = ex.call.wire, Engine(attempt.engine or "text")
+    if wire in known.TRANSLATED and not prepared.translation:
+        return NativeStream(wire)
+    n = ex.ask.n if ex.ask else 1
+    capture = StreamCapture(engine, prepared.hide or SHOW_ALL, wire != Wire.COMPLETIONS, n, ex.parse_prompt)
+    if prepared.translation:
+        return TranslatedStream(capture, prepared.translation.writer())
+    return capture
+
+
 async def _relay_events(
     ex: Exchange,
     attempt: Attempt,
     response: aiohttp.ClientResponse,
-    capture: StreamCapture,
+    capture: Events,
     splitter: EventSplitter,
 ) -> str | None:
     """Forward events until the terminal one or the end; returns what went wrong upstream."""
@@ -81,7 +101,7 @@ async def _relay_events(
                 held = splitter.size
                 if held > KEPT and ex.relay.budget.full:
                     capture.give_up()
-                    data += splitter.rest()
+                    data += splitter.rest() if capture.passes_bytes else b""
             await _forward(ex, attempt, data)
         if rest := splitter.rest():
             # What came without its blank line still counts as an event.
@@ -93,7 +113,7 @@ async def _relay_events(
     return None
 
 
-def _seen(capture: StreamCapture, splitter: EventSplitter, chunk: bytes) -> bytes:
+def _seen(capture: Events, splitter: EventSplitter, chunk: bytes) -> bytes:
     """What the client gets of a chunk, once capture has seen its events."""
     if capture.given_up:
         return chunk
@@ -101,7 +121,7 @@ def _seen(capture: StreamCapture, splitter: EventSplitter, chunk: bytes) -> byte
         return b"".join([capture.forward(event) for event in splitter.feed(chunk)])
     except EventTooLarge as large:
         # Not events at all, or one beyond reason: the client gets the bytes, capture is over.
-        seen = [*map(capture.forward, large.events), large.pending]
+        seen = [*map(capture.forward, large.events), large.pending if capture.passes_bytes else b""]
         capture.give_up()
         return b"".join(seen)
 

@@ -101,11 +101,19 @@ class Upstream:
             await self._session.close()
 
     async def send(
-        self, backend: BackendState, method: str, target: bytes, headers: RawHeaders, body: Body, coded: bool
+        self,
+        backend: BackendState,
+        method: str,
+        target: bytes,
+        headers: RawHeaders,
+        body: Body,
+        coded: bool = False,
+        translated: bool = False,
     ) -> aiohttp.ClientResponse:
         """Send a request; returns when the answer's headers are there.
 
-        `body` comes in pieces; `coded`: it still has the client's content-encoding.
+        `body` comes in pieces; `coded`: it still has the client's content-encoding; `translated`: it is
+        not the client's own any more.
 
         Raises:
             aiohttp.ClientError: no answer; see `gyre.proxy.relay` for which kind may be retried.
@@ -115,7 +123,7 @@ class Upstream:
             method,
             self._url(backend, target),
             data=_payload(body),
-            headers=self._headers(backend, headers, coded),
+            headers=self._headers(backend, [*_in_openai_form(headers)] if translated else headers, coded),
             allow_redirects=False,
         )
 
@@ -139,7 +147,8 @@ class Upstream:
                 continue
             out.append((name.decode("latin-1"), _text(value)))
         if key:
-            out.append(("authorization", f"Bearer {key}"))
+            anthropic = any(name == b"x-api-key" for name, _ in headers)
+            out.append(("x-api-key", key) if anthropic else ("authorization", f"Bearer {key}"))
         return out
 
     def _is_ours(self, value: bytes) -> bool:
@@ -169,6 +178,16 @@ class Upstream:
             return None
         return np.array(reply.get("tokens", []), np.int32)
 
+    async def apply_template(self, backend: BackendState, body: bytes) -> str | None:
+        """llama.cpp's rendered prompt of a chat request; None when it does not say."""
+        url = self._url(backend, b"/apply-template")
+        headers = [*self._headers(backend, (), False), ("content-type", "application/json")]
+        try:
+            return msgspec.json.decode(await self._post(url, body, headers), type=_Rendered).prompt
+        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
+            log.warning("backend `%s` renders no prompt: %s", backend.name, error)
+            return None
+
     async def _post(self, url: URL, body: bytes, headers: list[tuple[str, str]]) -> bytes:
         """A side request; once more when the pooled connection turns out to be dead.
 
@@ -184,6 +203,15 @@ class Upstream:
         timeout = aiohttp.ClientTimeout(total=60)
         async with self._session.post(url, data=body, headers=headers, timeout=timeout) as response:
             return await response.read()
+
+
+def _in_openai_form(headers: RawHeaders) -> RawHeaders:
+    """Anthropic's headers mean nothing to chat/completions, and its key has another name there."""
+    for name, value in headers:
+        if name == b"x-api-key":
+            yield b"authorization", b"Bearer " + value
+        elif not name.startswith(b"anthropic-") and name != b"accept":
+            yield name, value
 
 
 def _text(value: bytes) -> str:
@@ -250,6 +278,10 @@ class Prober:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             return str(error) or type(error).__name__
         return None
+
+
+class _Rendered(msgspec.Struct):
+    prompt: str
 
 
 class _Props(msgspec.Struct):

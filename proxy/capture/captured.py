@@ -9,6 +9,7 @@ import numpy as np
 
 from gyre.proxy.calls import CaptureQuality, LogprobQuality, Sampling, VersionSpan
 from gyre.proxy.capture.reply import Ids
+from gyre.proxy.capture.usage import Usage
 
 
 @dataclass(slots=True)
@@ -46,12 +47,6 @@ class Captured:
     def flag(self, reason: str) -> None:
         if reason not in self.flags:
             self.flags.append(reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    prompt: int | None = None
-    completion: int | None = None
 
 
 def judge(

@@ -33,6 +33,9 @@ class Choice(msgspec.Struct):
     response_token_ids: Raw = ABSENT
     prompt_token_ids: Raw = ABSENT
     meta_info: MetaInfo | None = None
+    stop_reason: Any = None
+    """vLLM: the stop string, or the id, that ended it; SGLang says `matched_stop`."""
+    matched_stop: Any = None
 
 
 class Sglext(msgspec.Struct):

@@ -21,7 +21,8 @@ from gyre.proxy.capture.profiles import Engine, Hidden
 from gyre.proxy.capture.reply import Choice, Raw, Reply, decode_ids, decode_reply, is_null, parse_ids
 from gyre.proxy.capture.splice import Object, without
 from gyre.proxy.capture.strip import stripped
-from gyre.proxy.sse import data_of, with_data
+from gyre.proxy.replies import error_body
+from gyre.proxy.sse import data_of, event_of, with_data
 from gyre.proxy.wires.chat import MessageBuilder
 from gyre.proxy.wires.completions import TextBuilder
 
@@ -69,6 +70,9 @@ def _ids(raw: Raw) -> list[int] | None:
 class StreamCapture:
     """Feed it events; `forward` gives the client's bytes, `finish` what was captured."""
 
+    passes_bytes = True
+    """What cannot be read as events may go to the client as it is."""
+
     def __init__(
         self, engine: Engine, hidden: Hidden, chat: bool, n: int = 1, parse: Parse = parse_ids
     ) -> None:
@@ -79,7 +83,7 @@ class StreamCapture:
         self._chat = chat
         self._n = n
         self._choices: dict[int, _ChoiceStream] = {}
-        self._captured = Captured()
+        self.captured = Captured()
         self.done = False
         """The terminal event was seen; it is not forwarded, since the row must be flushed first."""
         self.given_up = False
@@ -88,32 +92,48 @@ class StreamCapture:
 
     def forward(self, event: bytes) -> bytes:
         """The event as the client shall see it; empty when it shall not."""
+        read = self.read(event)
+        if read is None:
+            return b"" if self.done else event
+        return event if self._hidden.nothing else self._shown(event, *read)
+
+    def read(self, event: bytes) -> tuple[bytes, Reply, bool] | None:
+        """Take up what the event says; None when it is not a chunk of the answer.
+
+        Returns its data without a large list of prompt ids, the data decoded, and whether there was one.
+        """
         data = data_of(event)
-        if data is None:
-            return event
-        if data == DONE:
-            self.done = True
-            return b""
+        if data is None or data == DONE:
+            self.done = data is not None
+            return None
         small, prompt = lift_prompt(data, self._hidden)
         try:
             reply = decode_reply(small)
         except (msgspec.DecodeError, RecursionError):
-            self._captured.flag("event_unreadable")
-            return event
-        first = self._captured.meta is None
-        self._read(reply, prompt)
+            self.captured.flag("event_unreadable")
+            return None
+        first = self.captured.meta is None
+        self._take(reply, prompt)
         if first:
-            self._captured.meta = without(_decode_top(small), _META_LEFT_OUT)
-        return event if self._hidden.nothing else self._shown(event, small, reply, prompt is not None)
+            self.captured.meta = without(_decode_top(small), _META_LEFT_OUT)
+        return small, reply, prompt is not None
+
+    def end(self) -> bytes:
+        """The terminal event, now that the row is recorded."""
+        return event_of(DONE) if self.done else b""
+
+    def broken(self, status: int, message: str, code: str) -> bytes:
+        """The event that ends the stream where the engine did not."""
+        return event_of(error_body(message, status, code))
 
     def give_up(self) -> None:
         """The rest goes past unread, since an event of it is larger than may be held."""
         self.given_up = True
-        self._captured.flag("event_too_large")
+        self.captured.flag("event_too_large")
 
     def finish(self, complete: bool) -> Captured:
         """Close the capture. `complete`: the wire's own end was seen."""
-        out = self._captured
+        out = self.captured
         out.choices = [self._choices[index].finish() for index in sorted(self._choices)]
         out.complete = complete
         if not complete:
@@ -128,9 +148,9 @@ class StreamCapture:
         ended = [choice for choice in self._choices.values() if choice.out.finish_reason]
         return len(ended) == max(len(self._choices), self._n)
 
-    def _read(self, reply: Reply, prompt: bytes | None) -> None:
+    def _take(self, reply: Reply, prompt: bytes | None) -> None:
         if not is_null(reply.usage):
-            self._captured.usage = bytes(reply.usage)
+            self.captured.usage = bytes(reply.usage)
         if not is_null(reply.error):
             self.failed = bytes(reply.error)
         for choice in reply.choices or ():
@@ -140,9 +160,9 @@ class StreamCapture:
             try:
                 stream.add(self._engine, choice)
             except msgspec.DecodeError:
-                self._captured.flag("event_unreadable")
-        if self._captured.prompt_ids is None or reply.sglext or reply.verbose:
-            read_common(self._captured, reply, prompt, self._parse)
+                self.captured.flag("event_unreadable")
+        if self.captured.prompt_ids is None or reply.sglext or reply.verbose:
+            read_common(self.captured, reply, prompt, self._parse)
         if reply.sglext and reply.sglext.output_ids:
             self._read_sglext(reply.sglext.output_ids)
         if reply.metadata:

@@ -12,7 +12,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
-from gyre.proxy.settings import Backend, EngineName, Pin
+from gyre.proxy.settings import Backend, EngineName, Pin, Translate
 from gyre.proxy.status import BackendStatus, ExecutionStatus, LogStatus
 
 SCHEMA = 1
@@ -29,6 +29,7 @@ class BackendBody(Body):
     name: str = Field(default="", max_length=256)
     profile: EngineName = "auto"
     key_env: str | None = None
+    translate: Translate = "auto"
     models: dict[str, str] = {}
     cell: str | None = None
     version: str | None = None
@@ -74,6 +75,8 @@ class ExecutionBody(Body):
     group: str | None = Field(default=None, max_length=1024)
     evaluation: bool | None = None
     pin: PinBody | None = None
+    restore_arguments: bool | None = None
+    """Send arguments of tool calls as they were sampled, where the harness wrote them anew."""
 
 
 class EventBody(Body):
@@ -106,6 +109,9 @@ class ExecutionView(BaseModel):
     group: str | None
     evaluation: bool | None
     pin: PinBody | None
+    restore_arguments: bool | None
+    held_s: float
+    """Seconds during which at least one of its calls waited in gyre for an engine."""
     calls: int
     open: int
     prompt_tokens: int
@@ -123,6 +129,8 @@ class ExecutionView(BaseModel):
             group=status.group,
             evaluation=status.evaluation,
             pin=PinBody(**msgspec.structs.asdict(status.pin)) if status.pin else None,
+            restore_arguments=status.restore_arguments,
+            held_s=status.held_s,
             calls=status.calls,
             open=status.open,
             prompt_tokens=status.prompt_tokens,

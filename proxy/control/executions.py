@@ -72,9 +72,11 @@ class ExecutionRoutes:
             event = ExecutionEvent.STARTED if started else ExecutionEvent.UPDATED
             record = self._new(name, known.attempt if known else 0, event)
             record.task, record.group, record.evaluation = body.task, body.group, body.evaluation
-            record.details = msgspec.json.encode({"pin": pin}) if pin else None
+            asked = {"pin": pin, "restore_arguments": body.restore_arguments}
+            record.details = _json({key: value for key, value in asked.items() if value is not None} or None)
             await self._write(record)
-            await self._plane.submit(PutExecution(name, body.task, body.group, body.evaluation, pin))
+            command = PutExecution(name, body.task, body.group, body.evaluation, pin, body.restore_arguments)
+            await self._plane.submit(command)
         return await self.get(name)
 
     async def event(self, name: Name, body: EventBody) -> EventView:

@@ -34,7 +34,17 @@ from gyre.proxy.log.sealing.widen import RowKey, messages_table, row_key
 _COLUMNS = (
     *("execution_id", *COMMIT_ORDER, "parent_call_id", "parent_attempt", "parent_choice"),
     *("outcome", "capture_quality", "prompt_tokens", "prompt_digest", "request_bytes", "request_digest"),
-    *("wire", "engine", "model", "upstream_model", "finish_reason", "response", "output_logprobs"),
+    *(
+        "wire",
+        "upstream_wire",
+        "capture_flags",
+        "engine",
+        "model",
+        "upstream_model",
+        "finish_reason",
+        "response",
+        "output_logprobs",
+    ),
 )
 Row = dict[str, Any]
 

@@ -13,19 +13,21 @@ from typing import Any, Self
 
 import httpx
 import orjson
+import pyarrow.compute as pc
 
 from gyre.proxy.calls import CaptureQuality, Outcome, Wire
+from gyre.proxy.capture.profiles import Engine
 from gyre.proxy.errors import UpstreamError
 from gyre.proxy.log.findings import Finding, error
 from gyre.proxy.log.reading.read import Log
 from gyre.proxy.log.sealing.widen import RowKey
+from gyre.proxy.prepared import dialect_of
+from gyre.proxy.rendering import apply_template_body, tokenize_body
+from gyre.proxy.restore import arguments_of, restored
+from gyre.proxy.wires import known
 
 _SPECIAL = re.compile(r"<[^<>\n]+>")
 """What an end token looks like as text."""
-_TEMPLATE_FIELDS = (
-    *("messages", "tools", "tool_choice", "chat_template_kwargs", "response_format"),
-    *("add_generation_prompt", "continue_final_message"),
-)
 _TIMEOUT_S = 60.0
 Row = dict[str, Any]
 Body = dict[str, Any]
@@ -36,6 +38,8 @@ class EngineCheck:
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/").removesuffix("/v1")
+        self._sampled: dict[str, dict[str, str]] = {}
+        """Of the execution looked at last: arguments by tool-call id."""
         self._client = httpx.Client(base_url=self._url, timeout=_TIMEOUT_S, trust_env=False)
 
     def __enter__(self) -> Self:
@@ -53,9 +57,9 @@ class EngineCheck:
         if row["outcome"] != Outcome.OK or row["engine"] not in ("llamacpp", "vllm", "gyre"):
             return
         raw = log.request_body(*key)
-        if raw is None or row["wire"] not in (Wire.CHAT, Wire.COMPLETIONS):
+        if raw is None or (row["upstream_wire"] or row["wire"]) not in (Wire.CHAT, Wire.COMPLETIONS):
             return
-        body: Body = orjson.loads(raw)
+        body = self._asked(log, row, raw)
         body["model"] = row["upstream_model"] or row["model"]
         prompt, output = log.prompt_ids(*key), log.output_ids(*key)
         if prompt is not None:
@@ -71,17 +75,31 @@ class EngineCheck:
             if problem:
                 yield error("engine_output", key[0], problem)
 
+    def _asked(self, log: Log, row: Row, raw: bytes) -> Body:
+        """The request as the engine got it: translated, arguments of tool calls as they were sampled."""
+        sampled = self._sampled_in(log, row["execution_id"])
+        wire = Wire(row["wire"])
+        body: Body = orjson.loads(raw)
+        if wire in known.TRANSLATED:
+            return known.translate(wire, body, dialect_of("", Engine(row["engine"]), sampled.get)).chat
+        if "arguments_restored" in row["capture_flags"]:
+            body["messages"] = restored(body["messages"], sampled.get) or body["messages"]
+        return body
+
+    def _sampled_in(self, log: Log, execution: str) -> dict[str, str]:
+        if execution not in self._sampled:
+            mine = pc.equal(log.calls["execution_id"], execution)
+            self._sampled = {execution: arguments_of(log.calls["response"].filter(mine).to_pylist())}
+        return self._sampled[execution]
+
     def _compare_prompt(self, engine: str, body: Body, ids: list[int]) -> str | None:
         if "messages" not in body:
             return self._compare_completion(engine, body, ids)
-        fields = {name: body[name] for name in _TEMPLATE_FIELDS if name in body}
         if engine == "llamacpp":
-            text = self._ask("/apply-template", fields)["prompt"]
+            text = self._ask("/apply-template", apply_template_body(body))["prompt"]
             ours = self._text(engine, ids, body)
             return None if ours == text else _differs("prompt", ours, text)
-        fields.pop("tool_choice", None)
-        fields.pop("response_format", None)
-        theirs = self._ask("/tokenize", fields | {"model": body["model"]})["tokens"]
+        theirs = self._ask("/tokenize", tokenize_body(body))["tokens"]
         return None if theirs == ids else f"prompt has {len(ids)} ids, the engine renders other {len(theirs)}"
 
     def _compare_completion(self, engine: str, body: Body, ids: list[int]) -> str | None:

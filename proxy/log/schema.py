@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 STRING = pa.string()
 INT32 = pa.int32()
@@ -48,7 +48,10 @@ CALLS = (
     Column("agent_source", STRING, "signal that gave the agent id"),
     Column("parent_agent_id", STRING, "id of the agent that started this one"),
     Column("parent_agent_source", STRING, "signal that gave the parent agent id"),
-    Column("wire", STRING, "protocol: `chat`, `completions`, `models`, `opaque`"),
+    Column(
+        "wire", STRING, "`chat`, `completions`, `messages`, `responses`, `count_tokens`, `models`, `opaque`"
+    ),
+    Column("upstream_wire", STRING, "protocol at the engine: `chat` where translated, else as `wire`"),
     Column("method", STRING, "HTTP method"),
     Column("path", STRING, "path the engine was asked for, without the identity prefix"),
     Column("model", STRING, "model the client asked for"),
@@ -73,7 +76,7 @@ CALLS = (
     Column("messages_shared", INT32, "entries shared with the start of the parent's message list"),
     Column("message_hashes", STRINGS, "hashes of the entries after those"),
     Column("tool_hashes", STRINGS, "hashes of all tools, in order"),
-    Column("response", STRING, "assembled answer: JSON of the choice's message, or its text"),
+    Column("response", STRING, "assembled answer, JSON in the form of `upstream_wire`"),
     Column("response_meta", STRING, "JSON of the answer's other fields"),
     Column("response_bytes", INT64, "length of the answer as the engine sent it"),
     Column("response_digest", STRING, "xxh3-128 of those bytes, hex"),

@@ -32,11 +32,17 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(shown)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """To uvicorn a stream that ends as its engine cut it is an error; we have said so already."""
+    return not record.getMessage().startswith("ASGI callable returned without completing")
+
+
 def install(form: LogFormat, level: int) -> None:
     """Show records of at least `level`, in place of any handler that was there before."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(JsonFormatter() if form == "json" else text)
+    handler.addFilter(_is_news)
     for name in LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

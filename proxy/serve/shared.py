@@ -59,7 +59,12 @@ def _replay_backend(backend: BackendState) -> Iterator[Command]:
 def _replay_execution(execution: ExecutionState) -> Iterator[Command]:
     if execution.put:
         yield PutExecution(
-            execution.name, execution.task, execution.group, execution.evaluation, execution.pin
+            execution.name,
+            execution.task,
+            execution.group,
+            execution.evaluation,
+            execution.pin,
+            execution.restore_arguments,
         )
     if execution.begun:
         yield StartExecution(execution.name, execution.begun)

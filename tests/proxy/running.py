@@ -152,3 +152,16 @@ class RunningProxy:
 def events_of(response: httpx.Response) -> Sequence[bytes]:
     """The data of each streamed event."""
     return [line[6:].encode() for line in response.text.splitlines() if line.startswith("data: ")]
+
+
+def until_cut(proxy: RunningProxy, **body: Any) -> tuple[bytes, bool]:
+    """What came of a call before its connection broke, and whether it did."""
+    body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "stream": True} | body
+    came = b""
+    with httpx.stream("POST", proxy.base() + "/chat/completions", json=body, timeout=30) as answer:
+        try:
+            for chunk in answer.iter_raw():
+                came += chunk
+        except httpx.RemoteProtocolError:
+            return came, True
+    return came, False

@@ -13,7 +13,7 @@ from gyre.proxy.replay import Replays, Stored
 from tests.engines.fake import FakeEngine
 from tests.engines.script import Answer
 from tests.proxy.reading import ids_of, message_hashes
-from tests.proxy.running import RunningProxy
+from tests.proxy.running import RunningProxy, until_cut
 from tests.proxy.streams import DONE
 
 RETRY = {"x-stainless-retry-count": "1"}
@@ -77,7 +77,7 @@ def test_a_retry_of_something_else_is_sampled(tmp_path: Path) -> None:
 def test_an_answer_that_failed_is_never_replayed(tmp_path: Path, first: Answer, stream: bool) -> None:
     script = [first, Answer(text="fine")]
     with FakeEngine(script=script) as engine, RunningProxy(tmp_path, engine, **ON) as proxy:
-        proxy.chat(stream=stream)
+        until_cut(proxy, stream=stream)
         again = proxy.chat(stream=stream, headers=RETRY)
         assert len(engine.calls) == 2
     assert b"fine" in again.content

@@ -74,27 +74,29 @@ def nothing_of_a_call(row: CallRecord) -> tuple[str, str, int | None]:
     return row.wire, row.outcome, row.http_status
 
 
-def test_token_counts_answer_and_are_no_calls(tmp_path: Path) -> None:
+def test_token_counts_of_an_unknown_engine_are_its_own_and_no_calls(tmp_path: Path) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     routes = {"/v1/messages/count_tokens": Answer(body=b'{"input_tokens": 7}')}
-    with FakeEngine(routes=routes) as engine, RunningProxy(tmp_path, engine) as proxy:
+    routes["/tokenize"] = Answer(body=b'{"count": 21}')
+    with FakeEngine(kind="text", routes=routes) as engine, RunningProxy(tmp_path, engine) as proxy:
         counted = proxy.post(proxy.base() + "/messages/count_tokens?beta=true", json=body)
         tokenized = proxy.post(proxy.url + "/x/e1/tokenize", json=body)
         rows = proxy.rows(2)
         assert engine.requests[1].path == "/v1/messages/count_tokens?beta=true"
         assert engine.requests[1].json == body
     assert counted.content == b'{"input_tokens": 7}' and tokenized.json()["count"] == 21
-    assert [nothing_of_a_call(row) for row in rows] == [("opaque", "ok", 200)] * 2
+    assert nothing_of_a_call(rows[0]) == ("count_tokens", "ok", 200)
+    assert nothing_of_a_call(rows[1]) == ("opaque", "ok", 200)
     assert json.loads(rows[0].raw_request or b"") == body and rows[0].raw_response == counted.content
 
 
-def test_a_compressed_body_of_another_wire_passes_through_as_it_is(tmp_path: Path) -> None:
+def test_a_compressed_body_of_another_path_passes_through_as_it_is(tmp_path: Path) -> None:
     body = zstandard.compress(json.dumps({"model": "m", "input": "hi"}).encode())
-    events = b"event: response.created\ndata: {}\n\nevent: response.completed\ndata: {}\n\n"
-    routes = {"/v1/responses": Answer(body=[events], headers={"content-type": "text/event-stream"})}
+    events = b"event: one\ndata: {}\n\nevent: two\ndata: {}\n\n"
+    routes = {"/v1/other": Answer(body=[events], headers={"content-type": "text/event-stream"})}
     with FakeEngine(routes=routes) as engine, RunningProxy(tmp_path, engine) as proxy:
         headers = {"content-encoding": "zstd", "content-type": "application/json", "session-id": "s1"}
-        said = proxy.post(proxy.base() + "/responses", content=body, headers=headers)
+        said = proxy.post(proxy.base() + "/other", content=body, headers=headers)
         (row,) = proxy.rows()
         request = engine.requests[-1]
     assert (request.body, request.headers["content-encoding"]) == (body, "zstd")

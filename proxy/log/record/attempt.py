@@ -42,6 +42,7 @@ class Attempt:
     cell: str | None = None
     engine: str | None = None
     upstream_model: str | None = None
+    upstream_wire: str | None = None
     defaults: Sampling = field(default_factory=Sampling)
     """The backend's sampling where the request leaves it open."""
     version: str | None = None

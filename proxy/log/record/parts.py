@@ -15,9 +15,13 @@ import xxhash
 from gyre.proxy.calls import NewMessage, Wire
 from gyre.proxy.capture.reply import Ids, parse_ids
 from gyre.proxy.capture.splice import Object, offset, parse_list
+from gyre.proxy.log.envelope import SYSTEM, USER, wrapped
 
 MARK = b'"gyre:'
 _SEPARATORS = (b",", b", ")
+_LISTS = {Wire.CHAT: "messages", Wire.MESSAGES: "messages", Wire.RESPONSES: "input"}
+_SYSTEM = {Wire.MESSAGES: "system", Wire.RESPONSES: "instructions"}
+"""Where the wire has its messages, and what of them it keeps elsewhere."""
 
 
 @dataclass(slots=True)
@@ -35,10 +39,17 @@ def take_apart(body: bytes, top: Object, wire: Wire, prompt_ids: Ids | None) -> 
     """Cut `body` (its top level is `top`) for storage. `prompt_ids`: as captured from the answer."""
     parts = Parts(body)
     cuts: list[tuple[int, int, bytes]] = []
-    for key in ("messages", "tools") if wire == Wire.CHAT else ("tools",):
-        if key in top and (cut := _cut_list(body, key, top[key])):
-            setattr(parts, key, cut[1])
+    if (key := _SYSTEM.get(wire, "")) in top and bytes(memoryview(top[key])[:1]) in (b'"', b"["):
+        cuts.append(_cut_alone(body, top[key], b"system", SYSTEM, parts))
+    if (key := _LISTS.get(wire, "")) in top:
+        if bytes(memoryview(top[key])[:1]) == b'"':
+            cuts.append(_cut_alone(body, top[key], b"input", USER, parts))
+        elif cut := _cut_list(body, "messages", top[key]):
+            parts.messages += cut[1]
             cuts.append(cut[0])
+    if "tools" in top and (cut := _cut_list(body, "tools", top["tools"])):
+        parts.tools += cut[1]
+        cuts.append(cut[0])
     if wire == Wire.COMPLETIONS and "prompt" in top:
         cuts += _cut_prompt(body, top["prompt"], prompt_ids, parts)
     rest, at = [], 0
@@ -67,6 +78,13 @@ def _cut_list(body: bytes, key: str, raw: msgspec.Raw) -> tuple[Cut, list[msgspe
         if len(joined) == end - start - 2 and body.startswith(joined, start + 1):
             return (start, end, b'"gyre:%s:%s"' % (key.encode(), separator)), elements
     return None
+
+
+def _cut_alone(body: bytes, raw: msgspec.Raw, marker: bytes, start: bytes, parts: Parts) -> Cut:
+    """A text, or a list of them, that becomes a message of its own."""
+    parts.messages.append(wrapped(start, bytes(raw)))
+    at = offset(body, raw)
+    return at, at + memoryview(raw).nbytes, b'"gyre:%s"' % marker
 
 
 def _cut_prompt(body: bytes, raw: msgspec.Raw, prompt_ids: Ids | None, parts: Parts) -> list[Cut]:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from gyre.proxy.calls import CallRecord, NewMessage, Sampling, VersionSpan
-from gyre.proxy.capture.captured import Captured, ChoiceCapture, Usage, float32, judge, logprob_quality
+from gyre.proxy.capture.captured import Captured, ChoiceCapture, float32, judge, logprob_quality
+from gyre.proxy.capture.usage import read_usage
 from gyre.proxy.log.record.attempt import Attempt, Call
 from gyre.proxy.log.record.delta import DeltaIndex, Match, RowKey
 from gyre.proxy.log.record.parts import KnownMessages, Parts, take_apart
@@ -159,6 +158,7 @@ def _common_columns(attempt: Attempt, request: _Request, worker: str) -> dict[st
         response_digest=attempt.response_digest,
         raw_response=attempt.raw_response,
         delivery_of=attempt.delivery_of,
+        upstream_wire=attempt.upstream_wire,
     )
 
 
@@ -180,7 +180,7 @@ def _choice_columns(attempt: Attempt, captured: Captured, choice: ChoiceCapture)
         captured.flag("version_unsure")
     usage = captured.usage if choice.index == 0 else None
     sampled = attempt.captured is not None and attempt.delivery_of is None
-    quality, flags = judge(captured, choice, _counts(captured.usage), sampled)
+    quality, flags = judge(captured, choice, read_usage(captured.usage), sampled)
     return dict(
         choice=choice.index,
         finish_reason=choice.finish_reason,
@@ -210,16 +210,6 @@ def effective_sampling(call: Call, captured: Captured, defaults: Sampling) -> Sa
     return Sampling(
         *(getattr(defaults, n) if getattr(asked, n) is None else getattr(asked, n) for n in names)
     )
-
-
-def _counts(usage: bytes | None) -> Usage:
-    try:
-        fields = msgspec.json.decode(usage or b"null")
-    except msgspec.DecodeError:
-        return Usage()
-    if not isinstance(fields, dict):
-        return Usage()
-    return Usage(fields.get("prompt_tokens"), fields.get("completion_tokens"))
 
 
 def _spans(attempt: Attempt, choice: ChoiceCapture) -> list[VersionSpan]:

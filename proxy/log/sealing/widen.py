@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from gyre.proxy.calls import (
@@ -22,6 +21,7 @@ from gyre.proxy.calls import (
     Phase,
     Sampling,
 )
+from gyre.proxy.capture.usage import read_usage
 from gyre.proxy.log.schema import IDS, LOGPROBS, SCHEMAS
 
 Getter = Callable[[Any], Any]
@@ -152,21 +152,12 @@ def _micros(name: str) -> Getter:
     return get
 
 
-def _usage(*path: str) -> Getter:
+def _usage(name: str) -> Getter:
     def get(record: CallRecord) -> int | None:
-        value: object = _json(record.usage)
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        return value if type(value) is int else None
+        value: int | None = getattr(read_usage(record.usage), name)
+        return value
 
     return get
-
-
-def _json(data: bytes | None) -> object:
-    try:
-        return orjson.loads(data) if data else None
-    except orjson.JSONDecodeError:
-        return None
 
 
 def _hints(record: CallRecord) -> str | None:
@@ -194,10 +185,11 @@ _CALL: dict[str, Getter] = {
     "output_ids": attrgetter("output"),
     "output_logprobs": attrgetter("logprobs"),
     "version_spans": _spans,
-    "usage_prompt_tokens": _usage("prompt_tokens"),
-    "usage_completion_tokens": _usage("completion_tokens"),
-    "usage_cached_tokens": _usage("prompt_tokens_details", "cached_tokens"),
+    "usage_prompt_tokens": _usage("prompt"),
+    "usage_completion_tokens": _usage("completion"),
+    "usage_cached_tokens": _usage("cached"),
     "lineage_hints": _hints,
+    "upstream_wire": lambda record: record.upstream_wire or record.wire,
 }
 _EXECUTION: dict[str, Getter] = {"at": _micros("at_ns"), "details": _text("details")}
 _MESSAGE: dict[str, Getter] = {"hash": _hex("hash"), "body": _text("body")}

@@ -1,0 +1,49 @@
+"""How many tokens a Messages request would have: the very prompt that would be sampled from is counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gyre.proxy.capture.profiles import Engine
+from gyre.proxy.prepared import TOKENIZE_TARGET, Prepared, dialect_of, translate
+from gyre.proxy.rendering import apply_template_body, tokenize_body
+
+if TYPE_CHECKING:
+    from gyre.proxy.exchange import Exchange
+    from gyre.proxy.router import BackendState
+
+_TOKENIZES = (Engine.VLLM, Engine.GYRE, Engine.LLAMACPP)
+
+
+async def counting(ex: Exchange, backend: BackendState) -> Prepared:
+    """A request for the prompt's ids; engines that have no such route count the request themselves.
+
+    Raises:
+        RequestError: the request cannot be translated.
+    """
+    engine = backend.engine
+    if engine not in _TOKENIZES or backend.settings.translate == "never":
+        return Prepared([ex.call.body])
+    sampled = ex.relay.sampled.of(ex.call.identity.execution_id)
+    chat = translate(ex.call, dialect_of(ex.call.call_id, engine, sampled)).chat
+    model = chat.get("model")
+    chat["model"] = backend.settings.models.get(model, model) if isinstance(model, str) else model
+    if engine != Engine.LLAMACPP:
+        return Prepared([orjson.dumps(tokenize_body(chat))], target=TOKENIZE_TARGET)
+    text = await ex.relay.upstream.apply_template(backend, orjson.dumps(apply_template_body(chat)))
+    if text is None:
+        return Prepared([ex.call.body])
+    content = {"content": text, "add_special": True, "parse_special": True}
+    return Prepared([orjson.dumps(content)], target=TOKENIZE_TARGET)
+
+
+def counted(body: bytes) -> bytes | None:
+    """The engine's ids as Messages counts them; None when there are none in it."""
+    try:
+        said: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    tokens = said.get("tokens") if isinstance(said, dict) else None
+    return orjson.dumps({"input_tokens": len(tokens)}) if isinstance(tokens, list) else None

@@ -1,0 +1,168 @@
+"""Arguments of tool calls as the model wrote them.
+
+Harnesses parse them and write them anew, and Messages has them as an object: blanks and escapes change,
+and with them the tokens. By the call's id the sampled text is put back, where it means the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+
+from gyre.proxy.errors import LogError
+from gyre.proxy.log.reading.read import read_log
+
+_MOST_BYTES = 64 << 20
+_AGAIN_S = 30.0
+"""A log is not read for the same execution more often."""
+
+
+class _Function(msgspec.Struct):
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Message(msgspec.Struct):
+    tool_calls: list[_ToolCall] | None = None
+
+
+_decode_message = msgspec.json.Decoder(_Message).decode
+
+
+def arguments_in(message: bytes | None) -> dict[str, str]:
+    """Arguments by tool-call id of a chat message, JSON."""
+    if message is None or b'"tool_calls"' not in message:
+        return {}
+    try:
+        calls = _decode_message(message).tool_calls
+    except msgspec.DecodeError:
+        return {}
+    said = ((call.id, call.function.arguments) for call in calls or () if call.function)
+    return {ident: text for ident, text in said if ident and text}
+
+
+class Sampled:
+    """What one worker has seen, at most 64 MB of it; other workers' and earlier proxies' is in the log."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._texts: OrderedDict[tuple[str, str], str | None] = OrderedDict()
+        """None for a call that the log does not know either: the harness made it up."""
+        self._bytes = 0
+        self._read_at: dict[str, float] = {}
+
+    def learn(self, execution: str, message: bytes | None) -> None:
+        for ident, text in arguments_in(message).items():
+            self._put((execution, ident), text)
+
+    def of(self, execution: str) -> SampledOf:
+        return SampledOf(self, execution)
+
+    def get(self, execution: str, ident: str) -> tuple[bool, str | None]:
+        """Whether anything is known of the call, and its text."""
+        key = execution, ident
+        if key not in self._texts:
+            return False, None
+        self._texts.move_to_end(key)
+        return True, self._texts[key]
+
+    async def read_log(self, execution: str, missed: Iterable[str]) -> bool:
+        """Look in the log for calls that are not known here; False when that was done just now."""
+        now = time.monotonic()
+        if now - self._read_at.get(execution, -_AGAIN_S) < _AGAIN_S:
+            return False
+        if len(self._read_at) > 10_000:
+            self._read_at.clear()
+        self._read_at[execution] = now
+        found = await asyncio.to_thread(_from_log, self._logs, execution)
+        for ident in missed:
+            self._put((execution, ident), found.get(ident))
+        for ident, text in found.items():
+            self._put((execution, ident), text)
+        return True
+
+    def _put(self, key: tuple[str, str], text: str | None) -> None:
+        old = self._texts.pop(key, None)
+        self._bytes += len(text or "") - len(old or "")
+        self._texts[key] = text
+        while self._bytes > _MOST_BYTES or len(self._texts) > 1_000_000:
+            _, oldest = self._texts.popitem(last=False)
+            self._bytes -= len(oldest or "")
+
+
+class SampledOf:
+    """The tool calls of one execution; remembers which were asked for in vain."""
+
+    def __init__(self, memory: Sampled, execution: str) -> None:
+        self._memory = memory
+        self._execution = execution
+        self.missed: list[str] = []
+
+    def __call__(self, ident: str) -> str | None:
+        known, text = self._memory.get(self._execution, ident)
+        if not known:
+            self.missed.append(ident)
+        return text
+
+
+def _from_log(logs: Path, execution: str) -> dict[str, str]:
+    try:
+        log = read_log(logs, executions=[execution], columns=["response"])
+    except LogError:
+        return {}
+    return arguments_of(log.calls["response"].to_pylist())
+
+
+def arguments_of(responses: Iterable[str | None]) -> dict[str, str]:
+    """Arguments by tool-call id in answers of chat/completions."""
+    found: dict[str, str] = {}
+    for text in responses:
+        found |= arguments_in(None if text is None else text.encode())
+    return found
+
+
+def restored(messages: Any, sampled: Callable[[str], str | None]) -> list[Any] | None:
+    """Chat messages with arguments as they were sampled; None when all of them are."""
+    if not isinstance(messages, list):
+        return None
+    calls = [call for message in messages for call in _calls_in(message)]
+    # All of them: each one changes its own call.
+    changes = [_restore(call, sampled) for call in calls]
+    return messages if any(changes) else None
+
+
+def _calls_in(message: Any) -> list[Any]:
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    return calls if isinstance(calls, list) else []
+
+
+def _restore(call: Any, sampled: Callable[[str], str | None]) -> bool:
+    """Change one tool call in place; False when there is nothing to change."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    ident = call.get("id") if isinstance(call, Mapping) else None
+    if not isinstance(function, dict) or not isinstance(ident, str):
+        return False
+    said, text = function.get("arguments"), sampled(ident)
+    if text is None or said == text or not isinstance(said, str) or not same_json(said, text):
+        return False
+    function["arguments"] = text
+    return True
+
+
+def same_json(one: str, other: str) -> bool:
+    """Whether two texts say the same value."""
+    try:
+        return bool(orjson.loads(one) == orjson.loads(other))
+    except orjson.JSONDecodeError:
+        return False
