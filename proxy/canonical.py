@@ -3,7 +3,8 @@
 A message list becomes a flat list of blocks, the same for chat messages, Anthropic messages and
 Responses items, so that a message that was merged with its neighbour still compares block by block.
 Dropped or levelled: `cache_control`, item ids, text in a list or alone, absent, null and empty
-content, spelling of tool arguments, Claude Code's billing line. Reasoning stays a block of its own.
+content, spelling of tool arguments, names in a namespace, Claude Code's billing line. Reasoning stays a
+block of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 import orjson
+
+from gyre.proxy.wires.responses.arguments import PARAMETER
+from gyre.proxy.wires.responses.names import BUILT_IN, flat_name
+from gyre.proxy.wires.responses.sealed import reasoning_text
 
 _BILLING = "x-anthropic-billing-header"
 
@@ -88,6 +93,9 @@ def _blocks(value: Any, role: str) -> Iterator[Block]:
             yield from _message(value, given)
         case {"content": content}:
             yield from _content(content, role)
+        case {"output": list(items)}:
+            # An answer of Responses.
+            yield from _blocks(items, role)
         case {"text": str(text)} if not text.startswith(_BILLING):
             yield Block(role, Kind.TEXT, "", text)
 
@@ -120,24 +128,42 @@ def _content(content: Any, role: str) -> Iterator[Block]:
 def _item(value: dict[str, Any], kind: str, role: str) -> Iterator[Block]:
     """Content blocks of Anthropic messages and items of Responses."""
     match kind:
-        case "input_text" | "output_text" | "refusal" | "summary_text":
+        case "input_text" | "output_text" | "refusal" | "summary_text" | "reasoning_text":
             yield Block(role, Kind.TEXT, "", str(value.get("text") or value.get("refusal") or ""))
         case "tool_use":
             yield _call(role, value.get("id"), value.get("name"), value.get("input"))
-        case "function_call":
-            yield _call("assistant", value.get("call_id"), value.get("name"), value.get("arguments"))
+        case "function_call" | "custom_tool_call" | "tool_search_call":
+            yield _call("assistant", value.get("call_id"), *_called(value, kind))
+        case str() if kind in BUILT_IN:
+            name, field = BUILT_IN[kind]
+            yield _call("assistant", value.get("call_id"), name, value.get(field))
         case "tool_result":
             yield Block("tool", Kind.RESULT, str(value.get("tool_use_id") or ""), _flat(value.get("content")))
-        case "function_call_output":
-            yield Block("tool", Kind.RESULT, str(value.get("call_id") or ""), _flat(value.get("output")))
+        case str() if kind.endswith("_call_output"):
+            ident = value.get("call_id") or value.get("id") or ""
+            yield Block("tool", Kind.RESULT, str(ident), _result(value.get("output")))
+        case "tool_search_output":
+            yield Block("tool", Kind.RESULT, str(value.get("call_id") or ""), _sorted(value.get("tools")))
+        case "agent_message":
+            yield from _content(value.get("content"), "user")
+        case "encrypted_content":
+            # Of a message between agents; with models of our own it is what one of them wrote.
+            yield Block(role, Kind.TEXT, "", str(value.get("encrypted_content") or ""))
         case "thinking":
             yield Block("assistant", Kind.REASONING, "", str(value.get("thinking") or ""))
         case "reasoning":
-            text = _flat(value.get("summary")) + _flat(value.get("content"))
-            yield Block("assistant", Kind.REASONING, "", text)
+            yield Block("assistant", Kind.REASONING, "", reasoning_text(value))
         case _:
             kept = {key: item for key, item in value.items() if key not in ("cache_control", "id")}
             yield Block(role, Kind.OTHER, "", _sorted(kept))
+
+
+def _called(value: dict[str, Any], kind: str) -> tuple[str, Any]:
+    """Name and arguments as chat has them."""
+    if kind == "tool_search_call":
+        return "tool_search", value.get("arguments")
+    name = flat_name(value.get("namespace"), value.get("name"))
+    return name, {PARAMETER: value.get("input")} if kind == "custom_tool_call" else value.get("arguments")
 
 
 def _function(role: str, ident: Any, function: Any) -> Block:
@@ -157,6 +183,11 @@ def _call(role: str, ident: Any, name: Any, arguments: Any) -> Block:
 def _flat(content: Any) -> str:
     """Text of a tool's result; parts that are no text stand as JSON."""
     return "".join(block.text for block in _content(content, "tool"))
+
+
+def _result(output: Any) -> str:
+    """The same for results that need not be made of parts."""
+    return _flat(output) or (_sorted(output) if output else "")
 
 
 def _sorted(value: Any) -> str:
