@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gyre.cli import output
+from gyre.cli.log_harbor import import_harbor
 from gyre.cli.log_score import score
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ app = typer.Typer(
     name="log", help="Look at a log, score it, prove it, seal it, prune it.", no_args_is_help=True
 )
 app.command()(score)
+app.command("import-harbor")(import_harbor)
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that `gyre proxy --logs` writes.")]
 Executions = Annotated[
@@ -231,6 +233,7 @@ def prune(
 
 
 app.command()(score)
+app.command("import-harbor")(import_harbor)
 
 
 def _summaries(log: Log) -> list[dict[str, Any]]:
