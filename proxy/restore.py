@@ -20,8 +20,8 @@ from gyre.proxy.errors import LogError
 from gyre.proxy.log.reading.read import read_log
 
 _MOST_BYTES = 64 << 20
-_AGAIN_S = 30.0
-"""A log is not read for the same execution more often."""
+_SHARE = 10.0
+"""For one execution the log is read during at most one tenth of the time."""
 
 
 class _Function(msgspec.Struct):
@@ -60,7 +60,7 @@ class Sampled:
         self._texts: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         """None for a call that the log does not know either: the harness made it up."""
         self._bytes = 0
-        self._read_at: dict[str, float] = {}
+        self._not_before: dict[str, float] = {}
 
     def learn(self, execution: str, message: bytes | None) -> None:
         for ident, text in arguments_in(message).items():
@@ -79,13 +79,13 @@ class Sampled:
 
     async def read_log(self, execution: str, missed: Iterable[str]) -> bool:
         """Look in the log for calls that are not known here; False when that was done just now."""
-        now = time.monotonic()
-        if now - self._read_at.get(execution, -_AGAIN_S) < _AGAIN_S:
+        since = time.monotonic()
+        if since < self._not_before.get(execution, 0.0):
             return False
-        if len(self._read_at) > 10_000:
-            self._read_at.clear()
-        self._read_at[execution] = now
+        if len(self._not_before) > 10_000:
+            self._not_before.clear()
         found = await asyncio.to_thread(_from_log, self._logs, execution)
+        self._not_before[execution] = since + _SHARE * (time.monotonic() - since)
         for ident in missed:
             self._put((execution, ident), found.get(ident))
         for ident, text in found.items():

@@ -32,9 +32,12 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(shown)
 
 
+_NO_NEWS = ("ASGI callable returned without completing", "Unsupported upgrade", "No supported WebSocket")
+"""What uvicorn says of a stream that ends as its engine cut it, and of WebSockets, which are refused."""
+
+
 def _is_news(record: logging.LogRecord) -> bool:
-    """To uvicorn a stream that ends as its engine cut it is an error; we have said so already."""
-    return not record.getMessage().startswith("ASGI callable returned without completing")
+    return not record.getMessage().startswith(_NO_NEWS)
 
 
 def install(form: LogFormat, level: int) -> None:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from gyre.proxy.calls import Wire
+from gyre.proxy.wires.messages import assembly as messages_assembly
+from gyre.proxy.wires.messages import errors as messages_errors
+from gyre.proxy.wires.messages import translate as messages
+from gyre.proxy.wires.responses import assembly as responses_assembly
+from gyre.proxy.wires.responses import errors as responses_errors
+from gyre.proxy.wires.responses import translate as responses
 from gyre.proxy.wires.translation import Assembly, Dialect, Json, Translation
 
 TRANSLATED = frozenset((Wire.MESSAGES, Wire.RESPONSES))
@@ -15,18 +21,13 @@ def translate(wire: Wire, body: Json, dialect: Dialect) -> Translation:
     Raises:
         RequestError: status 400, naming the place of what cannot be carried.
     """
-    from gyre.proxy.wires.messages import translate as messages
-    from gyre.proxy.wires.responses import translate as responses
-
-    module = responses if wire == Wire.RESPONSES else messages
-    return module.translate(body, dialect)
+    if wire == Wire.RESPONSES:
+        return responses.translate(body, dialect)
+    return messages.translate(body, dialect)
 
 
 def assembly_of(wire: Wire) -> Assembly:
     """A reader for a native stream."""
-    from gyre.proxy.wires.messages import assembly as messages_assembly
-    from gyre.proxy.wires.responses import assembly as responses_assembly
-
     if wire == Wire.RESPONSES:
         return responses_assembly.ResponsesAssembly()
     return messages_assembly.MessagesAssembly()
@@ -34,18 +35,13 @@ def assembly_of(wire: Wire) -> Assembly:
 
 def read_plain(wire: Wire, answer: Json) -> Assembly:
     """A plain answer, read to its end."""
-    from gyre.proxy.wires.messages import assembly as messages_assembly
-    from gyre.proxy.wires.responses import assembly as responses_assembly
-
-    module = responses_assembly if wire == Wire.RESPONSES else messages_assembly
-    return module.read_plain(answer)
+    if wire == Wire.RESPONSES:
+        return responses_assembly.read_plain(answer)
+    return messages_assembly.read_plain(answer)
 
 
 def error_body(wire: Wire, status: int, message: str, code: str) -> bytes:
     """An error in the wire's own plain form; other wires have OpenAI's."""
-    from gyre.proxy.wires.messages import errors as messages_errors
-    from gyre.proxy.wires.responses import errors as responses_errors
-
     if wire in (Wire.MESSAGES, Wire.COUNT_TOKENS):
         return messages_errors.error_body(status, message, code)
     return responses_errors.error_body(status, message, code)

@@ -32,7 +32,8 @@ def arrays(draw: st.DrawFn, items: st.SearchStrategy[str]) -> str:
 LISTS = arrays(st.one_of(values(), MARKED))
 IDS = arrays(st.integers(0, 150_000).map(str))
 MEMBERS = st.one_of(
-    st.tuples(st.sampled_from(["messages", "tools"]), LISTS),
+    st.tuples(st.sampled_from(["messages", "tools", "input"]), LISTS),
+    st.tuples(st.sampled_from(["system", "instructions", "input"]), st.one_of(LISTS, values(TEXT), values())),
     st.tuples(st.just("prompt"), st.one_of(IDS, LISTS, values(TEXT), values())),
     st.tuples(st.sampled_from(["model", "user"]), st.one_of(values(), MARKED)),
 )
@@ -50,7 +51,10 @@ def ids_in(text: bytes) -> list[int] | None:
     return prompt if fits else None
 
 
-@given(objects(MEMBERS), st.sampled_from([Wire.CHAT, Wire.COMPLETIONS]), st.booleans())
+WIRES = [Wire.CHAT, Wire.COMPLETIONS, Wire.MESSAGES, Wire.RESPONSES]
+
+
+@given(objects(MEMBERS), st.sampled_from(WIRES), st.booleans())
 def test_the_parts_of_any_layout_give_back_the_exact_body(text: str, wire: Wire, captured: bool) -> None:
     body = text.encode()
     prompt = ids_in(body) if captured else None
@@ -152,3 +156,24 @@ def test_the_oldest_known_messages_are_forgotten() -> None:
 def test_a_message_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(UnicodeDecodeError):
         KnownMessages().addresses([b'"\xff"'], "message")
+
+
+SYSTEM = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_a_system_prompt_beside_the_messages_becomes_the_first_of_them(compact: bool) -> None:
+    body = dumped(compact, system=SYSTEM, messages=[{"role": "user", "content": "hi"}], max_tokens=9)
+    parts = taken(body, Wire.MESSAGES)
+    stored = [json.loads(bytes(message)) for message in parts.messages]
+    assert stored == [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "hi"}]
+    assert json.loads(parts.envelope)["max_tokens"] == 9 and b"Be brief" not in parts.envelope
+
+
+def test_instructions_and_an_input_of_one_text_become_messages() -> None:
+    parts = taken(dumped(True, model="m", input="hi", instructions="Be brief."), Wire.RESPONSES)
+    stored = [json.loads(bytes(message)) for message in parts.messages]
+    assert stored == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
+    items = [{"type": "message", "role": "user", "content": []}, {"type": "reasoning", "summary": []}]
+    listed = taken(dumped(True, input=items, tools=[{"type": "function"}]), Wire.RESPONSES)
+    assert [json.loads(bytes(item)) for item in listed.messages] == items and len(listed.tools) == 1
