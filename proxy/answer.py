@@ -138,6 +138,8 @@ async def _plain(
     await finish(ex, attempt, captured)
     shown = ex.unmapped(shown, attempt)
     headers = passed_on(response)
+    if prepared.translation and _streams(ex):
+        headers["content-type"] = "text/event-stream"
     ex.remember(attempt, 200, headers, shown)
     await send_whole(ex, 200, shown, headers)
 
@@ -154,8 +156,12 @@ def _captured(ex: Exchange, attempt: Attempt, body: bytes, prepared: Prepared) -
     engine, hide = Engine(attempt.engine or "text"), prepared.hide or SHOW_ALL
     captured, shown = capture_plain(engine, hide, body, ex.parse_prompt)
     if prepared.translation:
-        shown = translated_answer(captured, body, prepared.translation)
+        shown = translated_answer(captured, body, prepared.translation, _streams(ex))
     return captured, shown
+
+
+def _streams(ex: Exchange) -> bool:
+    return ex.ask is not None and ex.ask.stream
 
 
 async def _counted(ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse) -> None:

@@ -124,6 +124,11 @@ def _translated(
 ) -> Prepared:
     assert backend.engine is not None
     translation = translate(call, dialect_of(call.call_id, backend.engine, sampled))
+    # Its streams lose the end token and characters of several tokens, so they could never be trained on.
+    whole = ask.stream and backend.engine == Engine.LLAMACPP
+    if whole:
+        translation.chat["stream"] = False
+        translation.chat.pop("stream_options", None)
     chat = orjson.dumps(translation.chat)
     top = parse_object(chat)
     asked = read_ask(Wire.CHAT, top)
@@ -131,7 +136,8 @@ def _translated(
     body = with_fields(chat, top, forced | _mapped(ask, backend.settings) | wanted)
     effective = replace(ask, sampling=pinned_sampling(asked.sampling, forced))
     hide = hidden(backend.engine, frozenset(wanted))
-    return Prepared(body, hide, translation, effective, tuple(translation.lost), CHAT_TARGET)
+    flags = (*translation.lost, *(("asked_whole",) if whole else ()))
+    return Prepared(body, hide, translation, effective, flags, CHAT_TARGET)
 
 
 def translate(call: Call, dialect: Dialect) -> Translation:

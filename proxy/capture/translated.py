@@ -87,18 +87,18 @@ class TranslatedStream:
         return self._writer.start(None if ids is None else len(ids))
 
 
-def translated_answer(captured: Captured, body: bytes, translation: Translation) -> bytes:
-    """A plain chat answer in the wire's own form."""
+def translated_answer(captured: Captured, body: bytes, translation: Translation, stream: bool) -> bytes:
+    """A plain chat answer in the wire's own form: as the events of a stream, or plain too."""
     writer = translation.writer()
     ids = captured.prompt_ids
-    writer.start(None if ids is None else len(ids))
+    events = writer.start(None if ids is None else len(ids))
     for choice in captured.choices[:1]:
-        writer.delta(orjson.loads(choice.message or b"{}"))
+        events += writer.delta(orjson.loads(choice.message or b"{}"))
     choices = decode_reply(body).choices or ()
     matched = matched_stop(choices[0]) if choices else None
     reason = captured.choices[0].finish_reason if captured.choices else None
-    writer.end(Ending(reason, matched, usage_of(captured.usage)))
-    return orjson.dumps(writer.answer())
+    events += writer.end(Ending(reason, matched, usage_of(captured.usage)))
+    return events if stream else orjson.dumps(writer.answer())
 
 
 def matched_stop(choice: Choice) -> str | None:

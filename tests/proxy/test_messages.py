@@ -154,7 +154,8 @@ def test_what_the_proxy_itself_refuses_has_that_form_too(tmp_path: Path) -> None
 
 
 def test_without_an_engine_a_call_is_told_that_it_is_overloaded(tmp_path: Path) -> None:
-    with RunningProxy(tmp_path, "http://127.0.0.1:9", ready=False, **{"limits.hold_s": 0.1}) as proxy:
+    flags: Json = {"ready": False, "limits.hold_s": 0.1}
+    with RunningProxy(tmp_path, "http://127.0.0.1:9", **flags) as proxy:
         answer = post(proxy)
     assert answer.status_code == 529 and answer.json()["error"]["type"] == "overloaded_error"
 
@@ -336,6 +337,19 @@ def test_native_calls_pin_what_the_wire_has_a_word_for(tmp_path: Path) -> None:
         sent = engine.requests[-1].json
     assert sent["temperature"] == 1.0 and "min_p" not in sent and "seed" not in sent
     assert "pin_not_carried:min_p" in row.capture_flags and response_of(row)["content"] == plain["content"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_llamacpp_whose_streams_lose_ids_is_asked_for_the_whole_answer(tmp_path: Path, stream: bool) -> None:
+    script = Answer(text="I look at it.")
+    with FakeEngine(kind="llamacpp", script=script) as engine, RunningProxy(tmp_path, engine) as proxy:
+        said = post(proxy, stream=stream)
+        (row,) = proxy.rows()
+    assert "I look at it." in said.text and '"end_turn"' in said.text
+    assert said.headers["content-type"] == ("text/event-stream" if stream else "application/json")
+    assert not engine.calls[0].json.get("stream") and row.stream is stream
+    assert (row.capture_quality, ids_of(row.output)) == ("exact", script.output_ids)
+    assert row.capture_flags == (["asked_whole"] if stream else [])
 
 
 def test_a_hosted_api_that_has_only_chat_can_be_translated_for(tmp_path: Path) -> None:

@@ -145,9 +145,13 @@ class Blocks:
             self._started = True
             block.ident = block.ident or f"{self._spare}_{self._at}"
             events.append({"type": "content_block_start", "index": self._at, "content_block": block.start()})
-        if text := "".join(block.parts[block.sent :]):
+        text = "".join(block.parts[block.sent :])
+        if block.kind == Kind.CALL and not block.sent and not text.strip():
+            # Anthropic's SDK gives up on arguments that are only white space so far.
+            return events
+        if text:
             events.append({"type": "content_block_delta", "index": self._at, "delta": block.delta(text)})
-        block.sent = len(block.parts)
+            block.sent = len(block.parts)
         return events
 
     def _stopped(self, block: Block) -> list[Json]:

@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
-
-from gyre.proxy.wires.messages.lost import Lost, object_at, refusal, text_at
+from gyre.proxy.wires.messages.lost import Lost, object_at, refusal, spelled, text_at
 from gyre.proxy.wires.translation import Json
 
 _AS_TEXT = {
@@ -67,7 +65,7 @@ def parts_of(block: Json, kind: str, place: str, lost: Lost) -> list[Json]:
             return _text(text_at(block.get("tool_name"), f"{place}.tool_name"))
         case _ if kind in _AS_TEXT:
             lost.add(f"block_as_text:{kind}")
-            return _text(orjson.dumps({k: v for k, v in block.items() if k != "cache_control"}).decode())
+            return _text(spelled({k: v for k, v in block.items() if k != "cache_control"}, place))
     raise refusal(place, f"has the type `{kind}`, which cannot be carried here")
 
 

@@ -18,14 +18,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from gyre.proxy.wires.messages.content import blocks_at, joined, parts_of
-from gyre.proxy.wires.messages.lost import Lost, list_at, object_at, refusal, text_at
+from gyre.proxy.wires.messages.lost import Lost, list_at, object_at, refusal, spelled, text_at
 from gyre.proxy.wires.translation import Dialect, Json
 
 BILLING = "x-anthropic-billing-header"
@@ -179,19 +178,16 @@ def _call(block: Json, place: str, dialect: Dialect) -> Json:
     name = text_at(block.get("name"), f"{place}.name")
     given = block.get("input")
     value = {} if given is None else object_at(given, f"{place}.input")
-    try:
-        arguments = dialect.sampled(ident)
-        if arguments is None or not _means(arguments, value):
-            arguments = json.dumps(value, ensure_ascii=False)
-    except RecursionError:
-        raise refusal(f"{place}.input", "is nested too deeply") from None
+    arguments = dialect.sampled(ident)
+    if arguments is None or not _means(arguments, value):
+        arguments = spelled(value, f"{place}.input")
     return {"id": ident, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _means(text: str, value: Json) -> bool:
     try:
         return _same(orjson.loads(text), value)
-    except orjson.JSONDecodeError:
+    except (orjson.JSONDecodeError, RecursionError):
         return False
 
 

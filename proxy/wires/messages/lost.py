@@ -1,7 +1,8 @@
-"""What a translation could not carry, and how it refuses what it must not guess."""
+"""What a translation could not carry; reading a body without guessing."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from gyre.proxy.errors import RequestError
@@ -39,3 +40,11 @@ def list_at(value: Any, place: str) -> list[Any]:
     if not isinstance(value, list):
         raise refusal(place, "must be a list")
     return value
+
+
+def spelled(value: Any, place: str) -> str:
+    """JSON as models write it most: `{"a": 1, "b": "é"}`."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise refusal(place, "is nested too deeply") from None
