@@ -85,10 +85,8 @@ def events_of(stream: bytes) -> list[Json]:
 def written(deltas: list[Json], ending: Ending, prompt_tokens: int | None = 7) -> tuple[bytes, Json]:
     """The stream of an answer and its plain form."""
     writer = MessagesWriter("c1", "m")
-    stream = writer.start(prompt_tokens)
-    for delta in deltas:
-        stream += writer.delta(delta)
-    return stream + writer.end(ending), writer.answer()
+    pieces = [writer.start(prompt_tokens), *map(writer.delta, deltas), writer.end(ending)]
+    return b"".join(pieces), writer.answer()
 
 
 def canonical(messages: list[Json], first: Any = None) -> list[Block]:
@@ -110,7 +108,7 @@ def canonical(messages: list[Json], first: Any = None) -> list[Block]:
     return levelled
 
 
-TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
 _SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(-1e6, 1e6, allow_nan=False), TEXTS
 )
