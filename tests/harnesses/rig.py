@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from gyre.proxy.calls import CallRecord, CaptureQuality, Outcome
 from gyre.proxy.log.check import check
@@ -42,9 +43,11 @@ MARK = re.compile(rb"[A-Z]+-\d+(?: in short)?")
 class Rig:
     """`execution` e1 of a proxy on a scripted engine that gives exact ids."""
 
-    def __init__(self, folder: Path, plans: Plans) -> None:
+    def __init__(self, folder: Path, plans: Plans, **settings: Any) -> None:
+        """`settings` are the proxy's."""
         self.folder = folder
         self.home = folder / "home"
+        self.settings = settings
         self.engine = FakeEngine(kind="vllm", script=AgentScript(plans), model="fake-model")
 
     @property
@@ -54,7 +57,7 @@ class Rig:
 
     def __enter__(self) -> Rig:
         self.engine.start()
-        self.proxy = RunningProxy(self.folder / "logs", self.engine).__enter__()
+        self.proxy = RunningProxy(self.folder / "logs", self.engine, **self.settings).__enter__()
         return self
 
     def __exit__(
@@ -93,9 +96,12 @@ class Rig:
         return {names[link.call]: line(link, names) for link in tree.links}
 
     def names(self, tree: ExecutionTree) -> dict[CallKey, str]:
-        """A try without an answer of its own is named after the one that was kept."""
-        marks = {row.call_id: MARK.search(row.response or b"") for row in self.rows}
-        names = {key: mark[0].decode() for key, mark in _by_key(tree, marks).items() if mark}
+        """A try that was not answered is named after the one that was kept, or by its place in the log."""
+        found = {
+            row.call_id: MARK.search(row.response or b"") for row in self.rows if row.outcome == Outcome.OK
+        }
+        marks = {link.call: found.get(link.call.call_id) for link in tree.links}
+        names = {key: mark[0].decode() for key, mark in marks.items() if mark}
         for number, link in enumerate(tree.links):
             if link.call not in names:
                 kept = names.get(link.origin) if link.origin and link.cause is Cause.RETRY else None
@@ -136,12 +142,6 @@ def shape(tree: ExecutionTree) -> list[tuple[object, ...]]:
 
 def _exact(row: CallRecord) -> bool:
     return row.capture_quality == CaptureQuality.EXACT
-
-
-def _by_key(
-    tree: ExecutionTree, marks: Mapping[str, re.Match[bytes] | None]
-) -> dict[CallKey, re.Match[bytes] | None]:
-    return {link.call: marks[link.call.call_id] for link in tree.links}
 
 
 def line(link: Link, names: Mapping[CallKey, str]) -> str:
