@@ -1,0 +1,99 @@
+"""What a run asks of a proxy: its control API from the other side."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from gyre.proxy.errors import UpstreamError
+from gyre.proxy.log.folder import Folder
+from gyre.proxy.log.live import TOKEN_ENV, proxy_url
+
+_TIMEOUT_S = 60.0
+_AGAIN_S = 0.5
+
+
+class GoneError(UpstreamError):
+    """No proxy listens there."""
+
+
+class Control:
+    """A proxy, by its URL and, where it writes on this machine, by its log.
+
+    When it is started anew on the same log it is found again, also on another port.
+    """
+
+    def __init__(self, url: str, logs: Path | None = None) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.logs = logs
+        self.token = os.environ.get(TOKEN_ENV)
+
+    def base_url(self, execution: str) -> str:
+        """What a harness is given as OPENAI_BASE_URL."""
+        return f"{self.url}/x/{execution}/v1"
+
+    def key(self, execution: str) -> str:
+        """The API key of a harness: it names the execution, unless the proxy wants its token there."""
+        return self.token or f"gyre-x-{execution}"
+
+    def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, patience_s: float = 0.0
+    ) -> dict[str, Any] | None:
+        """Its answer; None when it does not know what `path` names.
+
+        For `patience_s` it is asked again while it is not there or says that it cannot now.
+
+        Raises:
+            GoneError: nobody listens.
+            UpstreamError: it refuses or fails.
+        """
+        end = time.monotonic() + patience_s
+        while True:
+            try:
+                answer = self._send(method, path, body)
+                if answer.status_code != 503 or time.monotonic() >= end:
+                    return self._read(answer)
+            except GoneError:
+                if time.monotonic() >= end:
+                    raise
+            time.sleep(_AGAIN_S)
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        headers = {"x-gyre-token": self.token} if self.token else {}
+        try:
+            return httpx.request(
+                method, self.url + path, json=body, headers=headers, timeout=_TIMEOUT_S, trust_env=False
+            )
+        except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as problem:
+            if (moved := self._moved()) is not None:
+                self.url = moved
+                return self._send(method, path, body)
+            raise GoneError(f"no proxy answers at `{self.url}`", "start it again: gyre proxy") from problem
+        except (httpx.HTTPError, httpx.InvalidURL) as problem:
+            raise UpstreamError(f"the proxy at `{self.url}` does not answer: {problem}") from problem
+
+    def _moved(self) -> str | None:
+        """Where the log's proxy listens now, if that is another place."""
+        found = proxy_url(Folder(self.logs)) if self.logs else None
+        return found if found != self.url else None
+
+    def _read(self, answer: httpx.Response) -> dict[str, Any] | None:
+        if answer.status_code == 404:
+            return None
+        if answer.status_code != 200:
+            hint = f"set {TOKEN_ENV} to the proxy's token" if answer.status_code in (401, 403) else ""
+            said = answer.text[:200]
+            raise UpstreamError(f"the proxy at `{self.url}` answers {answer.status_code}: {said}", hint)
+        document = answer.json()
+        assert isinstance(document, dict)
+        return document
+
+
+def execution_route(name: str) -> str:
+    return f"/gyre/v1/executions/{quote(name, safe='')}"

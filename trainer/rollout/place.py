@@ -1,0 +1,132 @@
+"""The folder of one execution: its workspace, its home, what it said, and who may work in it.
+
+RUNS/NAME/execution.json    what is known of it, see state.py
+RUNS/NAME/workspace/        where the harness worked; kept as it left it
+RUNS/NAME/home/             its HOME: configuration, transcripts
+RUNS/NAME/instruction.md    what it was told
+RUNS/NAME/stdout.txt, stderr.txt
+RUNS/NAME/scorer/           what the scorer said
+RUNS/NAME/attempt-1/        the same of a second attempt, and so on
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gyre.proxy.errors import GyreError
+
+_LOCK = "lock"
+
+
+class BusyError(GyreError, RuntimeError):
+    """Another process runs what we were asked to run."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder of one try of an execution."""
+
+    root: Path
+    """Of the execution; the first try lies here itself."""
+    number: int = 0
+
+    @property
+    def folder(self) -> Path:
+        return self.root / f"attempt-{self.number}" if self.number else self.root
+
+    @property
+    def workspace(self) -> Path:
+        return self.folder / "workspace"
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def instruction(self) -> Path:
+        return self.folder / "instruction.md"
+
+    @property
+    def stdout(self) -> Path:
+        return self.folder / "stdout.txt"
+
+    @property
+    def stderr(self) -> Path:
+        return self.folder / "stderr.txt"
+
+    @property
+    def scorer(self) -> Path:
+        return self.folder / "scorer"
+
+
+def copy_files(source: Path, target: Path, without: Path) -> None:
+    """Make `target` what `source` is, but for the folder `without`; links stay links.
+
+    Raises:
+        OSError: something in it cannot be read; names it.
+    """
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if Path(folder, name) == without]
+
+    try:
+        shutil.copytree(source, target, symlinks=True, ignore=left_out)
+    except shutil.Error as problem:
+        name, _, why = problem.args[0][0]
+        raise OSError(f"cannot copy `{name}`: {why}") from None
+
+
+def size(number: int) -> str:
+    """`12.3 MB`"""
+    value = float(number)
+    for unit in ("bytes", "KB", "MB"):
+        if value < 1024:
+            return f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:,.2f} GB"
+
+
+def bytes_below(folder: Path) -> int:
+    """What the files in `folder` take on the disk, each once; links are not followed."""
+    total, waiting = 0, [str(folder)]
+    seen: set[tuple[int, int]] = set()
+    while waiting:
+        # A program that works in it may remove what was just listed.
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    stat = entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif stat.st_nlink > 1:
+                        if (stat.st_dev, stat.st_ino) in seen:
+                            continue
+                        seen.add((stat.st_dev, stat.st_ino))
+                    total += stat.st_blocks * 512
+    return total
+
+
+@contextmanager
+def locked(folder: Path, what: str) -> Iterator[None]:
+    """Be the only one who works in `folder`.
+
+    Raises:
+        BusyError: another process is that.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BusyError(f"{what} is being run by another process", "wait for it to end") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
