@@ -174,7 +174,8 @@ def _function(role: str, ident: Any, function: Any) -> Block:
 def _call(role: str, ident: Any, name: Any, arguments: Any) -> Block:
     if isinstance(arguments, str):
         try:
-            arguments = orjson.loads(arguments)
+            # Of a call without arguments some say "", others "{}".
+            arguments = orjson.loads(arguments or "{}")
         except orjson.JSONDecodeError:
             return Block(role, Kind.CALL, str(ident or ""), f"{name}\n{arguments}")
     return Block(role, Kind.CALL, str(ident or ""), f"{name}\n{_sorted(arguments)}")

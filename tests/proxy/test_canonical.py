@@ -40,6 +40,10 @@ def test_arguments_that_are_no_json_are_kept_as_text() -> None:
     assert arguments_of(block) == ['{"a": "cut o']
 
 
+def test_no_arguments_are_none_in_either_spelling() -> None:
+    assert blocks(chat_call("")) == blocks(chat_call("{ }")) != blocks(chat_call("null"))
+
+
 def test_a_tool_call_is_the_same_on_every_wire() -> None:
     anthropic = {
         "role": "assistant",
@@ -55,6 +59,91 @@ def test_a_tool_result_is_the_same_on_every_wire() -> None:
     item = {"type": "function_call_output", "call_id": "c1", "output": "done"}
     chat = {"role": "tool", "tool_call_id": "c1", "content": "done"}
     assert blocks(chat) == blocks(anthropic) == blocks(item) == [Block("tool", Kind.RESULT, "c1", "done")]
+
+
+@pytest.mark.parametrize("kind", ["custom_tool_call_output", "local_shell_call_output"])
+def test_results_of_other_tools_are_results(kind: str) -> None:
+    listed = [{"type": "input_text", "text": "do"}, {"type": "input_text", "text": "ne"}]
+    result = [Block("tool", Kind.RESULT, "c1", "done")]
+    assert blocks({"type": kind, "call_id": "c1", "output": "done"}) == result
+    assert blocks({"type": kind, "id": "c1", "output": listed}) == result
+
+
+def test_a_result_that_is_made_of_no_parts_is_its_json() -> None:
+    item = {"type": "shell_call_output", "call_id": "c1", "output": [{"stdout": "x", "outcome": None}]}
+    assert blocks(item)[0].text == '[{"outcome":null,"stdout":"x"}]'
+
+
+def test_a_custom_tools_call_is_a_function_of_one_text() -> None:
+    item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c1", "name": "read", "input": "x\ny"}
+    assert blocks(item) == blocks(chat_call('{"input": "x\\ny"}'))
+
+
+def test_a_name_in_a_namespace_is_the_name_in_chat() -> None:
+    item = {
+        "type": "function_call",
+        "call_id": "c1",
+        "name": "spawn",
+        "namespace": "agents",
+        "arguments": "{}",
+    }
+    (block,) = blocks(item)
+    assert block.text == "agents__spawn\n{}"
+
+
+def test_a_search_for_tools_is_a_call_with_a_result() -> None:
+    call = {"type": "tool_search_call", "call_id": "c1", "execution": "client", "arguments": {"query": "x"}}
+    found = {"type": "tool_search_output", "call_id": "c1", "tools": [{"name": "b", "defer_loading": True}]}
+    assert blocks([call, found]) == [
+        Block("assistant", Kind.CALL, "c1", 'tool_search\n{"query":"x"}'),
+        Block("tool", Kind.RESULT, "c1", '[{"defer_loading":true,"name":"b"}]'),
+    ]
+
+
+def test_calls_of_built_in_tools_are_calls() -> None:
+    item = {"type": "local_shell_call", "call_id": "c1", "action": {"type": "exec", "command": ["ls"]}}
+    assert blocks(item)[0] == Block(
+        "assistant", Kind.CALL, "c1", 'local_shell\n{"command":["ls"],"type":"exec"}'
+    )
+
+
+def test_what_hosted_tools_did_is_kept_without_its_id() -> None:
+    item = {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "x"}}
+    assert blocks(item) == blocks({**item, "id": "ws_2"}) != blocks({**item, "action": None})
+    assert blocks(item)[0].kind is Kind.OTHER
+
+
+def test_a_message_between_agents_is_what_a_user_says() -> None:
+    secret = {"type": "encrypted_content", "encrypted_content": "find it"}
+    item = {
+        "type": "agent_message",
+        "author": "/root",
+        "content": [{"type": "input_text", "text": "Task:"}, secret],
+    }
+    assert blocks(item) == [Block("user", Kind.TEXT, "", "Task:"), Block("user", Kind.TEXT, "", "find it")]
+
+
+def test_reasoning_is_said_once_however_often_an_item_says_it() -> None:
+    """Some clients throw `content` away; what we sealed for them is the same text."""
+    text = [{"type": "reasoning_text", "text": "hm"}]
+    item = {"type": "reasoning", "summary": [], "content": text, "encrypted_content": "gyre1.aG0="}
+    assert blocks(item) == [Block("assistant", Kind.REASONING, "", "hm")]
+    assert blocks({**item, "content": None}) == blocks({**item, "encrypted_content": "gAAAA"}) == blocks(item)
+
+
+def test_an_answer_of_responses_is_its_output() -> None:
+    items = [
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "ok"}],
+        },
+        {"type": "function_call", "call_id": "c1", "name": "read", "arguments": "{}"},
+    ]
+    answer = response_blocks(orjson.dumps({"output": items}))
+    assert answer == response_blocks(orjson.dumps(items)) == blocks(items)
+    assert [block.kind for block in answer] == [Kind.TEXT, Kind.CALL]
 
 
 def test_reasoning_is_a_block_of_its_own_on_every_wire() -> None:
