@@ -15,6 +15,7 @@ from gyre.cli.doctor import doctor
 from gyre.cli.engine import engine
 from gyre.cli.log import app as log
 from gyre.cli.proxy import proxy
+from gyre.cli.run import run
 from gyre.cli.trees import app as trees
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ def common(
 app.command()(proxy)
 app.command()(engine)
 app.command()(doctor)
+app.command(context_settings={"allow_interspersed_args": False})(run)
 app.add_typer(log)
 app.add_typer(trees)
 

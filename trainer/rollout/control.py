@@ -5,22 +5,34 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from gyre.proxy.errors import UpstreamError
+from gyre.proxy.errors import ConfigError, UpstreamError
 from gyre.proxy.log.folder import Folder
 from gyre.proxy.log.live import TOKEN_ENV, proxy_url
 
 _TIMEOUT_S = 60.0
 _AGAIN_S = 0.5
+_ASKING = "gyre-run"
+"""The execution under which we ask for models ourselves."""
 
 
 class GoneError(UpstreamError):
     """No proxy listens there."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One that an engine serves."""
+
+    name: str
+    context: int | None
+    """Tokens that it can take in, where the engine says it."""
 
 
 class Control:
@@ -41,6 +53,27 @@ class Control:
     def key(self, execution: str) -> str:
         """The API key of a harness: it names the execution, unless the proxy wants its token there."""
         return self.token or f"gyre-x-{execution}"
+
+    def model(self, name: str = "") -> Model:
+        """What the engine says of the model of that name, or of its only one.
+
+        Raises:
+            ConfigError: it has several.
+            UpstreamError: it does not say.
+        """
+        answer = self.ask("GET", f"/x/{_ASKING}/v1/models")
+        found = [each for each in (answer or {}).get("data", ()) if name in ("", each["id"])]
+        if name and not found:
+            return Model(name, None)
+        if not found:
+            raise UpstreamError(
+                f"the engine behind `{self.url}` does not say its models", "give `--model NAME`"
+            )
+        if len(found) > 1:
+            known = ", ".join(f"`{each['id']}`" for each in found[:20])
+            raise ConfigError(f"the engine has several models: {known}", "give `--model NAME`")
+        window = found[0].get("max_model_len")
+        return Model(found[0]["id"], window if isinstance(window, int) else None)
 
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, patience_s: float = 0.0

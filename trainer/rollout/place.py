@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -113,20 +114,28 @@ def bytes_below(folder: Path) -> int:
 
 
 @contextmanager
-def locked(folder: Path, what: str) -> Iterator[None]:
-    """Be the only one who works in `folder`.
+def locked(folder: Path, what: str, patience_s: float = 0.0) -> Iterator[int]:
+    """Be the only one who works in `folder`. Gives a descriptor: whoever inherits it keeps the lock.
 
     Raises:
-        BusyError: another process is that.
+        BusyError: another process still is that after `patience_s`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise BusyError(f"{what} is being run by another process", "wait for it to end") from None
-    try:
-        yield
+        end = time.monotonic() + patience_s
+        while not _taken(descriptor):
+            if time.monotonic() >= end:
+                raise BusyError(f"{what} is being run by another process", "wait for it to end")
+            time.sleep(0.05)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -90,11 +90,13 @@ class Report:
 class Supervised:
     """A running program. Leaving the block ends it, if it still runs.
 
+    `lock` is a descriptor that stays open as long as any process of it may live.
+
     Raises:
         StartError: the program cannot be started.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, lock: int | None = None) -> None:
         self._mark = secrets.token_hex(8)
         self._since = time.monotonic()
         self._said = b""
@@ -105,6 +107,7 @@ class Supervised:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={},
+            pass_fds=() if lock is None else (lock,),
             start_new_session=True,
         )
         try:

@@ -19,6 +19,7 @@ from gyre.proxy.log.folder import create_folder, sync_dir
 from gyre.proxy.log.reading.read import read_log
 from gyre.proxy.log.record.journal import Segment
 from gyre.trainer.rollout.control import Control, GoneError, execution_route
+from gyre.trainer.rollout.place import BusyError
 from gyre.trainer.rollout.state import Event
 
 PATIENCE_S = 30.0
@@ -60,7 +61,8 @@ class Record:
         """Say that an execution starts: a new attempt, where one of that name has ended before.
 
         Raises:
-            UpstreamError: there is no proxy, or calls of that name are made by somebody else.
+            UpstreamError: there is no proxy.
+            BusyError: somebody else makes calls of that name.
         """
         about = {"task": task, "group": group, "evaluation": evaluation}
         said = {key: value for key, value in about.items() if value is not None}
@@ -70,7 +72,7 @@ class Record:
             attempt = self._post(name, {"event": ExecutionEvent.STARTED})["attempt"]
         elif view["calls"]:
             message = f"calls of an execution `{name}` are recorded already, and it has not ended"
-            raise UpstreamError(message, "give it another name with `--execution`")
+            raise BusyError(message, "give it another name with `--execution`")
         return Standing(attempt, view["calls"], view["held_s"])
 
     def deliver(self, name: str, event: Event) -> None:

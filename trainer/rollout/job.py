@@ -1,0 +1,66 @@
+"""What is to be run, and how: values that the command line fills in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gyre.trainer.rollout.harness import Harness
+from gyre.trainer.rollout.task import Task
+
+TIMEOUT_S = 7200.0
+SCORE_TIMEOUT_S = 600.0
+WORKSPACE_LIMIT = 8 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How executions are run; the same for all of a run."""
+
+    runs: Path
+    """A folder; each execution has one of its name in it."""
+    harness: Harness | None = None
+    program: str | None = None
+    """The harness's executable, where PATH does not lead to it."""
+    command: Sequence[str] = ()
+    """A program of the user's own, or arguments for the harness."""
+    model: str = ""
+    context: int | None = None
+    instruction: str = ""
+    workspace: Path | None = None
+    """What the workspace starts with, where no task says it."""
+    timeout_s: float | None = None
+    """None: what the task says, else two hours."""
+    score: str | None = None
+    """A shell command in place of the task's tests."""
+    score_timeout_s: float | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    workspace_limit: int = WORKSPACE_LIMIT
+    evaluation: bool | None = None
+
+    @property
+    def called(self) -> str:
+        """How the harness is called in the log."""
+        return self.harness or Path(self.command[0]).name
+
+
+@dataclass(frozen=True)
+class Job:
+    """One execution to be run."""
+
+    name: str
+    task: Task | None = None
+    group: str | None = None
+
+    def limit_s(self, options: Options) -> float:
+        """Seconds that the harness may take."""
+        if options.timeout_s is not None:
+            return options.timeout_s
+        return self.task.timeout_s if self.task and self.task.timeout_s is not None else TIMEOUT_S
+
+    def score_limit_s(self, options: Options) -> float:
+        """Seconds that each try of the scorer may take."""
+        if options.score_timeout_s is not None:
+            return options.score_timeout_s
+        return self.task.verifier_timeout_s if self.task else SCORE_TIMEOUT_S
