@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import orjson
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gyre.proxy.canonical import Block, blocks_of, response_blocks
@@ -35,6 +35,7 @@ from tests.wires.responses_builders import (
     writer,
 )
 
+PATIENT = settings(deadline=None)
 TOOLS = [EXEC, AGENTS, PATCH, FIND]
 WORDS = TEXT.filter(bool)
 OBJECTS = st.dictionaries(WORDS, WORDS | st.integers(-9, 9) | st.none() | st.lists(st.booleans(), max_size=2))
@@ -87,12 +88,14 @@ def leveled(blocks: list[Block]) -> list[Block]:
     return [block._replace(role="system") if block.role == "developer" else block for block in blocks]
 
 
+@PATIENT
 @given(histories())
 def test_a_history_means_the_same_in_chat(items: list[Json]) -> None:
     chat = messages(*items, tools=TOOLS)
     assert leveled(blocks_of(orjson.dumps(items))) == blocks_of(orjson.dumps(chat))
 
 
+@PATIENT
 @given(histories())
 def test_every_answer_is_one_message_and_every_call_is_answered_by_its_id(items: list[Json]) -> None:
     chat = messages(*items, tools=TOOLS)
@@ -136,6 +139,7 @@ def respelled(item: Json) -> Json:
         return item
 
 
+@PATIENT
 @given(engine_messages(), st.booleans(), st.booleans())
 def test_what_the_engine_said_comes_back_as_it_said_it(
     told: Json, keeps_content: bool, keeps_ids: bool
@@ -154,6 +158,7 @@ def test_what_the_engine_said_comes_back_as_it_said_it(
     assert asked.lost == ["grammar_not_enforced:apply_patch"]
 
 
+@PATIENT
 @given(engine_messages())
 def test_an_answer_is_the_same_in_both_forms(told: Json) -> None:
     """The log keeps the engine's message; the next request brings items."""

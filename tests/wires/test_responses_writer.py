@@ -33,6 +33,7 @@ from tests.wires.responses_builders import (
 )
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+PATIENT, FEWER = settings(deadline=None), settings(max_examples=30, deadline=None)
 TOOLS = (EXEC, AGENTS, PATCH, FIND, WEB)
 USAGE = {
     "prompt_tokens": 40,
@@ -71,7 +72,7 @@ def messages(draw: st.DrawFn) -> Json:
     }
 
 
-@settings(deadline=None)
+@PATIENT
 @given(messages(), st.integers(1, 5), st.booleans(), st.sampled_from(["stop", "tool_calls", "length", None]))
 def test_every_event_is_one_that_the_sdk_knows_and_the_last_has_the_whole_answer(
     message: Json, size: int, sealed: bool, reason: str | None
@@ -92,6 +93,7 @@ def _index(ident: str) -> int:
     return int(ident.rpartition("_")[2])
 
 
+@PATIENT
 @given(messages(), st.integers(1, 5))
 def test_pieces_are_the_whole(message: Json, size: int) -> None:
     """A plain answer goes the same way, as one delta."""
@@ -101,6 +103,7 @@ def test_pieces_are_the_whole(message: Json, size: int) -> None:
     assert pieces.answer()["output"] == whole.answer()["output"]
 
 
+@PATIENT
 @given(messages(), st.integers(1, 5))
 def test_deltas_add_up_to_their_items(message: Json, size: int) -> None:
     out = writer(*TOOLS)
@@ -114,7 +117,7 @@ def test_deltas_add_up_to_their_items(message: Json, size: int) -> None:
         assert item["type"] == "tool_search_call" or told.get(item["id"], "") == text
 
 
-@settings(max_examples=30, deadline=None)
+@FEWER
 @given(messages(), st.integers(1, 5))
 def test_the_official_client_reads_the_same_response(message: Json, size: int) -> None:
     out = writer(*TOOLS)
