@@ -7,6 +7,7 @@ error, cut, timeout, a client that leaves - the attempt is recorded (`gyre.proxy
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,22 @@ from gyre.proxy.log.record.attempt import Attempt
 from gyre.proxy.outcome import KEPT, begin, commit, fail, finish, first_byte, passed_on, send_whole, stopped
 from gyre.proxy.prepared import Prepared
 from gyre.proxy.replay import Stored
-from gyre.proxy.replies import client_status, error_in, is_overflow, overflow_in_openai_form, said_of
+from gyre.proxy.replies import (
+    client_status,
+    error_in,
+    is_overflow,
+    is_system_refused,
+    overflow_in_openai_form,
+    said_of,
+)
+from gyre.proxy.router import BackendState
 from gyre.proxy.streaming import SHOW_ALL, stream
 from gyre.proxy.wires import known
 
 if TYPE_CHECKING:
     from gyre.proxy.exchange import Exchange
+
+log = logging.getLogger(__name__)
 
 
 async def deliver(
@@ -54,12 +65,13 @@ async def deliver(
 
 
 async def refused(
-    ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, prepared: Prepared
+    ex: Exchange,
+    attempt: Attempt,
+    response: aiohttp.ClientResponse,
+    prepared: Prepared,
+    backend: BackendState,
 ) -> bool:
-    """Keep why an engine said no to a request that shall be made again.
-
-    False when that is of no use: the prompt is too long, or the call was stopped.
-    """
+    """An engine said no: True when the request shall be made again otherwise; else the client is told."""
     try:
         body, problem = await _read_whole(ex, attempt, response)
     except _TooLong as long:
@@ -68,9 +80,21 @@ async def refused(
         return await stopped(ex, attempt, None)
     attempt.raw_response = body[:KEPT]
     attempt.error = problem or body[:500].decode(errors="replace")
-    if not problem and is_overflow(body):
-        await _say_error(ex, attempt, response, body, prepared)
+    if _another_way(ex, response.status, body, prepared, backend):
+        return True
+    await _say_error(ex, attempt, response, body, prepared)
+    return False
+
+
+def _another_way(ex: Exchange, status: int, body: bytes, prepared: Prepared, backend: BackendState) -> bool:
+    """Whether the next attempt can do without what was refused, so that the client need not know of it."""
+    if prepared.translation and not prepared.folded and is_system_refused(body):
+        log.info("backend `%s` takes a system message only at the beginning", backend.name)
+        backend.folds_system = True
+        return True
+    if status != 400 or ex.fields_refused or is_overflow(body):
         return False
+    ex.fields_refused = True
     return True
 
 

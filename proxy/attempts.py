@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _RETRY_STATUS = (502, 503, 504)
 _MOST_ATTEMPTS = 8
+_REFUSED = (400, 500)
+"""A template that raises is a 400 to some engines and a 500 to others."""
 
 
 async def attempts(ex: Exchange) -> None:
@@ -141,10 +143,8 @@ async def _try(
             attempt.error = f"status {response.status}"
             excluded.add(backend.name)
             return True
-        if response.status == 400 and prepared.hide and not ex.fields_refused:
-            # Maybe it is our fields that it refuses; the client must never see that.
-            ex.fields_refused = True
-            return await answer.refused(ex, attempt, response, prepared)
+        if response.status in _REFUSED and prepared.hide:
+            return await answer.refused(ex, attempt, response, prepared, backend)
         await answer.deliver(ex, attempt, response, prepared)
     return False
 

@@ -27,7 +27,7 @@ async def counting(ex: Exchange, backend: BackendState) -> Prepared:
     if engine not in _TOKENIZES or backend.settings.translate == "never":
         return Prepared([ex.call.body])
     sampled = ex.relay.sampled.of(ex.call.identity.execution_id)
-    chat = translate(ex.call, dialect_of(ex.call.call_id, engine, sampled)).chat
+    chat = translate(ex.call, dialect_of(ex.call.call_id, engine, sampled, backend.folds_system)).chat
     model = chat.get("model")
     chat["model"] = backend.settings.models.get(model, model) if isinstance(model, str) else model
     if engine != Engine.LLAMACPP:

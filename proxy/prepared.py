@@ -48,6 +48,8 @@ class Prepared:
     """What the engine is asked for, with the sampling that is forced on it."""
     flags: tuple[str, ...] = ()
 
+    folded: bool = False
+    """System messages in mid-conversation went into their neighbours."""
     target: bytes | None = None
     """Path at the engine where it is not the client's."""
 
@@ -123,7 +125,7 @@ def _translated(
     capture: bool,
 ) -> Prepared:
     assert backend.engine is not None
-    translation = translate(call, dialect_of(call.call_id, backend.engine, sampled))
+    translation = translate(call, dialect_of(call.call_id, backend.engine, sampled, backend.folds_system))
     # Its streams lose the end token and characters of several tokens, so they could never be trained on.
     whole = ask.stream and backend.engine == Engine.LLAMACPP
     if whole:
@@ -137,7 +139,7 @@ def _translated(
     effective = replace(ask, sampling=pinned_sampling(asked.sampling, forced))
     hide = hidden(backend.engine, frozenset(wanted))
     flags = (*translation.lost, *(("asked_whole",) if whole else ()))
-    return Prepared(body, hide, translation, effective, flags, CHAT_TARGET)
+    return Prepared(body, hide, translation, effective, flags, backend.folds_system, CHAT_TARGET)
 
 
 def translate(call: Call, dialect: Dialect) -> Translation:
@@ -164,7 +166,9 @@ def _native(call: Call, ask: Ask, backend: Backend, forced: dict[str, bytes]) ->
     return Prepared(body, None, None, effective, flags)
 
 
-def dialect_of(call_id: str, engine: Engine | None, sampled: Callable[[str], str | None]) -> Dialect:
+def dialect_of(
+    call_id: str, engine: Engine | None, sampled: Callable[[str], str | None], folds_system: bool = False
+) -> Dialect:
     """How `engine` writes chat/completions."""
     own = engine in (Engine.VLLM, Engine.GYRE)
-    return Dialect(call_id, "reasoning" if own else "reasoning_content", sampled)
+    return Dialect(call_id, "reasoning" if own else "reasoning_content", sampled, folds_system)

@@ -89,6 +89,17 @@ _OVERFLOW = re.compile(
 )
 
 
+_SYSTEM_REFUSED = re.compile(
+    r"system (message|role|prompt)[^.]{0,60}(begin|first|start|only)|only[^.]{0,60}system message",
+    re.IGNORECASE,
+)
+
+
+def is_system_refused(body: bytes) -> bool:
+    """Whether a template says that a system message may only be the first."""
+    return _SYSTEM_REFUSED.search(body[:10_000].decode(errors="replace")) is not None
+
+
 def is_overflow(body: bytes) -> bool:
     """Whether an engine's error says that the prompt is longer than its window."""
     return _OVERFLOW.search(body[:10_000].decode(errors="replace")) is not None

@@ -38,6 +38,8 @@ class BackendState:
     """Its sampling where a request leaves it open, as far as it says."""
     version: str | None = None
     """Policy version, from the control API."""
+    folds_system: bool = False
+    """Its template has refused a system message that is not the first."""
     open: int = 0
     calls: int = 0
     """Attempts sent to it so far."""

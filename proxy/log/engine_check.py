@@ -81,7 +81,8 @@ class EngineCheck:
         wire = Wire(row["wire"])
         body: Body = orjson.loads(raw)
         if wire in known.TRANSLATED:
-            return known.translate(wire, body, dialect_of("", Engine(row["engine"]), sampled.get)).chat
+            folds = "system_folded" in row["capture_flags"]
+            return known.translate(wire, body, dialect_of("", Engine(row["engine"]), sampled.get, folds)).chat
         if "arguments_restored" in row["capture_flags"]:
             body["messages"] = restored(body["messages"], sampled.get) or body["messages"]
         return body

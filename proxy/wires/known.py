@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gyre.proxy.calls import Wire
+from gyre.proxy.wires.fold import fold_system
 from gyre.proxy.wires.messages import assembly as messages_assembly
 from gyre.proxy.wires.messages import errors as messages_errors
 from gyre.proxy.wires.messages import translate as messages
@@ -21,9 +22,12 @@ def translate(wire: Wire, body: Json, dialect: Dialect) -> Translation:
     Raises:
         RequestError: status 400, naming the place of what cannot be carried.
     """
-    if wire == Wire.RESPONSES:
-        return responses.translate(body, dialect)
-    return messages.translate(body, dialect)
+    module = responses if wire == Wire.RESPONSES else messages
+    translation: Translation = module.translate(body, dialect)
+    if dialect.fold_system:
+        translation.chat["messages"], folded = fold_system(translation.chat["messages"])
+        translation.lost += ["system_folded"] if folded else []
+    return translation
 
 
 def assembly_of(wire: Wire) -> Assembly:

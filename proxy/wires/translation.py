@@ -23,6 +23,8 @@ class Dialect:
     """Field of an assistant message that holds its reasoning; vLLM says `reasoning`."""
     sampled: Callable[[str], str | None] = lambda ident: None
     """Arguments of a tool call, by its id, as the model wrote them; None when not known."""
+    fold_system: bool = False
+    """Its template refuses system messages in mid-conversation (`gyre.proxy.wires.fold`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.engines.fake import FakeEngine
-from tests.engines.script import Answer, Script, ToolCall
+from tests.engines.script import Answer, Request, Script, ToolCall
 from tests.proxy import raw
 from tests.proxy.reading import body_of, ids_of, prompt_of, response_of
 from tests.proxy.running import RunningProxy
@@ -337,6 +337,21 @@ def test_native_calls_pin_what_the_wire_has_a_word_for(tmp_path: Path) -> None:
         sent = engine.requests[-1].json
     assert sent["temperature"] == 1.0 and "min_p" not in sent and "seed" not in sent
     assert "pin_not_carried:min_p" in row.capture_flags and response_of(row)["content"] == plain["content"]
+
+
+def test_a_template_that_takes_one_system_message_gets_the_others_folded(tmp_path: Path) -> None:
+    def script(request: Request) -> Answer:
+        late = [message for message in request.json["messages"][1:] if message["role"] == "system"]
+        return Answer(status=400, text="System message must be at the beginning.") if late else LOOK
+
+    reminded = [*BODY["messages"], {"role": "system", "content": "it is monday"}]
+    with FakeEngine(script=script) as engine, RunningProxy(tmp_path, engine) as proxy:
+        answers = [post(proxy, messages=reminded) for _ in range(2)]
+        rows = proxy.rows(3)
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert engine.calls[-1].json["messages"][-1]["content"] == "look around\n\nit is monday"
+    assert [(row.attempt, row.outcome) for row in rows] == [(0, "upstream_error"), (1, "ok"), (0, "ok")]
+    assert rows[1].capture_flags == rows[2].capture_flags == ["system_folded"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

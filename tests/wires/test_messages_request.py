@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from gyre.proxy.calls import Wire
 from gyre.proxy.errors import RequestError
+from gyre.proxy.wires import known
 from gyre.proxy.wires.messages.translate import translate
 from gyre.proxy.wires.translation import Dialect, Json, Translation
 from tests.wires.messages_builders import BASH, assistant, body, call, result, system, text, translated, user
@@ -216,7 +218,7 @@ ASKED = assistant(call("1"))
 
 
 def folded(*messages: Json, **fields: Any) -> list[tuple[str, Any]]:
-    said = translate(body(*messages, **fields), Dialect("c1"), fold_system=True)
+    said = known.translate(Wire.MESSAGES, body(*messages, **fields), Dialect("c1", fold_system=True))
     return [(message["role"], message["content"]) for message in said.chat["messages"]]
 
 
@@ -253,5 +255,7 @@ def test_a_folded_prompt_still_extends_the_one_before() -> None:
 
 
 def test_folding_is_flagged_and_only_where_it_happened() -> None:
-    assert translate(body(HI, system("n")), Dialect("c1"), fold_system=True).lost == ["system_folded"]
-    assert translate(body(HI, system="S"), Dialect("c1"), fold_system=True).lost == []
+    assert known.translate(Wire.MESSAGES, body(HI, system("n")), Dialect("c1", fold_system=True)).lost == [
+        "system_folded"
+    ]
+    assert known.translate(Wire.MESSAGES, body(HI, system="S"), Dialect("c1", fold_system=True)).lost == []

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gyre.proxy.wires.messages.fold import fold_system
 from gyre.proxy.wires.messages.history import chat_messages
 from gyre.proxy.wires.messages.lost import Lost, list_at, object_at, refusal, text_at
 from gyre.proxy.wires.messages.tools import tool_fields
@@ -61,15 +60,13 @@ _READ = {
 }
 
 
-def chat_request(body: Json, dialect: Dialect, lost: Lost, fold: bool) -> Json:
-    """The request for the engine; `fold` merges system messages that are not the first.
+def chat_request(body: Json, dialect: Dialect, lost: Lost) -> Json:
+    """The request for the engine.
 
     Raises:
         RequestError: something in the body is malformed or cannot be carried; names the place.
     """
     messages = chat_messages(body, dialect, lost)
-    if fold:
-        messages = fold_system(messages, lost)
     chat: Json = {"model": text_at(body["model"], "model")} if body.get("model") is not None else {}
     chat["messages"] = messages
     chat |= _prefill(body["messages"], messages)

@@ -23,16 +23,13 @@ class MessagesTranslation:
         return MessagesWriter(self.call_id, self.model)
 
 
-def translate(body: Json, dialect: Dialect, fold_system: bool = False) -> MessagesTranslation:
+def translate(body: Json, dialect: Dialect) -> MessagesTranslation:
     """Translate a request of `/v1/messages` or `/v1/messages/count_tokens`; `body` stays as it is.
-
-    `fold_system` is for templates that refuse a system message in mid-conversation
-    (`gyre.proxy.wires.messages.fold`).
 
     Raises:
         RequestError: 400 `invalid_request`, where the body is malformed or holds what cannot be carried; it
             names the place.
     """
     lost = Lost()
-    chat = chat_request(body, dialect, lost, fold_system)
+    chat = chat_request(body, dialect, lost)
     return MessagesTranslation(chat, lost.flags, dialect.call_id, chat.get("model", ""))

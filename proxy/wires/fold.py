@@ -3,25 +3,25 @@
 Claude Code sends them with almost every turn. Merging them into the system prompt would change the head of
 every prompt, so that no two calls share a prefix. They are folded where they stand: onto the user message
 or tool result before them, else into a user message of their own. A call and its result are not parted.
-Since a message only ever grows while it is the last, each prompt still extends the one before. Flagged
-`system_folded`.
+Since a message only ever grows while it is the last, each prompt still extends the one before. Rows
+say `system_folded`.
 """
 
 from __future__ import annotations
 
-from gyre.proxy.wires.messages.lost import Lost
 from gyre.proxy.wires.translation import Json
 
 _GAP = "\n\n"
 
 
-def fold_system(messages: list[Json], lost: Lost) -> list[Json]:
-    """The same conversation with system messages only at its beginning, as one."""
+def fold_system(messages: list[Json]) -> tuple[list[Json], bool]:
+    """The same with system messages only at its beginning, as one; and whether any was folded."""
     folded: list[Json] = []
     held: list[str] = []
+    changed = False
     for message in messages:
         if message["role"] == "system" and folded:
-            lost.add("system_folded")
+            changed = True
             _take(folded, held, message["content"])
             continue
         if held and message["role"] == "user":
@@ -34,7 +34,9 @@ def fold_system(messages: list[Json], lost: Lost) -> list[Json]:
         if held and message["role"] == "tool":
             folded[-1] = _joined(message, _GAP.join(held))
             held = []
-    return [*folded, {"role": "user", "content": _GAP.join(held)}] if held else folded
+    if held:
+        folded.append({"role": "user", "content": _GAP.join(held)})
+    return folded, changed
 
 
 def _take(folded: list[Json], held: list[str], text: str) -> None:
