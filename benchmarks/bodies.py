@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchmarks.cells import Cell
 from benchmarks.material import BYTES_PER_TOKEN, TOKENS
 
 SYSTEM = b'{"role":"system","content":"You are an agent. Use the tools, one step at a time."}'
-_SPREAD = 104_729
+SPREAD = 104_729
 """Tokens between the beginnings of executions, modulo what the material holds."""
 
 
@@ -28,20 +29,26 @@ class Execution:
     ends: list[int] = field(default_factory=list)
     """Where the messages of call k end."""
     tails: list[bytes] = field(default_factory=list)
+    events: list[tuple[int, ...]] = field(default_factory=list)
+    """How many events the answer to call k may have, if it is a stream."""
+    outputs: list[int] = field(default_factory=list)
+    """Tokens of the answer to call k."""
     new_ids: int = 0
     """Prompt and output ids of the whole execution, each counted once."""
+    path: bytes = b"/v1/chat/completions"
+    head: bytes = b'{"messages":['
 
     def body(self, call: int) -> list[memoryview | bytes]:
-        return [b'{"messages":[', memoryview(self.messages)[: self.ends[call]], self.tails[call]]
+        return [self.head, memoryview(self.messages)[: self.ends[call]], self.tails[call]]
 
     def size(self, call: int) -> int:
-        return 13 + self.ends[call] + len(self.tails[call])
+        return len(self.head) + self.ends[call] + len(self.tails[call])
 
 
 def grow(cell: Cell, name: str, index: int, text: bytes) -> Execution:
     """Execution number `index` of a cell, all its calls."""
     longest = cell.last_bytes // BYTES_PER_TOKEN + cell.output + 4096
-    execution = Execution(name, start=index * _SPREAD % (TOKENS - longest))
+    execution = Execution(name, start=index * SPREAD % (TOKENS - longest))
     # Half the material away from the answers, so that no text is sent twice.
     reader = Reader(text, (execution.start * BYTES_PER_TOKEN + len(text) // 2) % len(text))
     tools = tool_list(cell.tools)
@@ -85,28 +92,34 @@ def add(execution: Execution, said: bytes) -> None:
 
 
 def end_call(execution: Execution, cell: Cell, prompt: int, tools: bytes) -> None:
-    script = b"%d %d %d %d %d" % (
-        execution.start,
-        prompt,
-        cell.output,
-        cell.gap_ms * 1000,
-        cell.delay_ms,
-    )
+    script = script_of(cell, execution.start, prompt)
     offered = b',"tools":' + tools if tools else b""
     stream = b',"stream":true' if cell.stream else b""
     execution.ends.append(len(execution.messages))
     execution.tails.append(b'],"model":"bench"%b,"user":"%b"%b}' % (offered, script, stream))
+    # The role, the tokens, the end, [DONE]; usage only where the proxy does not hide it.
+    execution.events.append((cell.output + 3, cell.output + 4))
+    execution.outputs.append(cell.output)
     execution.new_ids = prompt + cell.output
 
 
+def script_of(cell: Cell, start: int, prompt: int) -> bytes:
+    """What the engine shall do."""
+    return b"%d %d %d %d %d 0" % (start, prompt, cell.output, cell.gap_ms * 1000, cell.delay_ms)
+
+
 def tool_list(count: int) -> bytes:
-    """`count` function definitions of about 400 bytes: the same in every call, as agents send them."""
+    """The same in every call, as agents send them."""
     if not count:
         return b""
+    return json.dumps([{"type": "function", "function": function} for function in functions(count)]).encode()
+
+
+def functions(count: int) -> list[dict[str, Any]]:
+    """`count` function definitions of about 400 bytes."""
     about = "Use this when the task needs it and the last result did not already say what is asked. " * 2
     properties = {name: {"type": "string", "description": name * 3} for name in ("path", "query")}
     parameters = {"type": "object", "properties": properties, "required": ["path"]}
-    functions = [
+    return [
         {"name": f"tool_{n}", "description": f"{n}: {about}", "parameters": parameters} for n in range(count)
     ]
-    return json.dumps([{"type": "function", "function": function} for function in functions]).encode()

@@ -20,6 +20,10 @@ class Cell:
     """Calls of one execution; then the agent begins another."""
     output: int = 64
     """Tokens of an answer; in a stream so many events."""
+    wire: str = ""
+    """Agents with tools, who speak this wire (`benchmarks.wires`); empty: agents without, who speak chat."""
+    history_calls: int = 0
+    """Tool calls that an agent has behind it before the clock runs; its first body is then its second."""
     tools: int = 0
     stream: bool = False
     gap_ms: int = 0
@@ -32,6 +36,10 @@ class Cell:
     """Calls of each agent before the clock runs."""
     direct: bool = False
     """Measured without any proxy too."""
+    bare: bool = True
+    """Measured through the pass-through too."""
+    rounds: int = 5
+    """At most so many."""
     fresh: bool = False
     """Needs a new proxy: for its peak memory."""
 

@@ -13,6 +13,7 @@ import json
 import re
 import time
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -20,8 +21,8 @@ import uvloop
 
 from benchmarks.bodies import Execution, grow
 from benchmarks.cells import Cell
-from benchmarks.material import make_text
 from benchmarks.processes import cpu_seconds, settled_cpu_seconds
+from benchmarks.wires.story import grow as grow_with_tools
 
 LIMIT_S = 240
 """The longest that a cell may take."""
@@ -69,7 +70,7 @@ class Connection(asyncio.Protocol):
 
     async def ask(self, parts: list[memoryview | bytes], *, stream: bool) -> None:
         self.stream, self.head, self.in_head = stream, b"", True
-        self.left = self.first_ns = self.status = self.events = self.size = 0
+        self.left = self.first_ns = self.status = self.events = self.size = self.newest = 0
         self.chunked = self.last_chunk = False
         self.rest = self.tail = b""
         self.stamps: list[tuple[int, int]] = []
@@ -132,18 +133,21 @@ class Connection(asyncio.Protocol):
             return
         text = self.tail + payload
         self.events += text.count(b"data: ") - self.tail.count(b"data: ")
-        self.stamps += [(int(stamp[1]), now) for stamp in _STAMP.finditer(text)]
+        for stamp in _STAMP.finditer(text):
+            # Responses says all text once more in the end: only what is new has been under way.
+            if (sent := int(stamp[1])) > self.newest:
+                self.newest = sent
+                self.stamps.append((sent, now))
         keep = text.rfind(b"@", len(text) - 24) if len(text) > 24 else 0
         self.tail = text[-16:] if keep < 0 else text[max(keep, len(text) - 24) :]
 
-    def fault(self, cell: Cell) -> str:
-        """Why the answer does not count, or nothing."""
+    def fault(self, expected: tuple[int, ...]) -> str:
+        """Why the answer does not count, or nothing; `expected`: how many events a stream may have."""
         if self.status != 200:
             return f"status {self.status}"
         if not self.stream:
             return "" if self.tail == b"}" else "answer is no object"
-        # The role, the tokens, the end, [DONE]; usage only where the proxy does not hide it.
-        return "" if self.events in (cell.output + 3, cell.output + 4) else f"{self.events} events"
+        return "" if self.events in expected else f"{self.events} events, not {expected}"
 
 
 class Agent:
@@ -164,19 +168,19 @@ class Agent:
             loop = asyncio.get_running_loop()
             _, self.connection = await loop.create_connection(Connection, self.host, self.port)
         head = (
-            b"POST /x/%b/v1/chat/completions HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer none\r\n"
+            b"POST /x/%b%b HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer none\r\n"
             b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
-        ) % (execution.name.encode(), execution.size(step))
+        ) % (execution.name.encode(), execution.path, execution.size(step))
         try:
             await self.connection.ask([head, *execution.body(step)], stream=self.cell.stream)
         except ConnectionError as error:
             result.failures.append(str(error))
             return
         result.request_bytes += execution.size(step)
-        self.count(result, self.connection)
+        self.count(result, self.connection, execution.events[step], execution.outputs[step])
 
-    def count(self, result: Result, answer: Connection) -> None:
-        fault = answer.fault(self.cell)
+    def count(self, result: Result, answer: Connection, expected: tuple[int, ...], output: int) -> None:
+        fault = answer.fault(expected)
         if fault:
             result.failures.append(fault)
             return
@@ -185,7 +189,7 @@ class Agent:
         result.answer_bytes += answer.size
         result.total_ms.append(round((answer.end_ns - answer.start_ns) / 1e6, 4))
         result.first_byte_ms.append(round((answer.first_ns - answer.start_ns) / 1e6, 4))
-        result.events += self.cell.output if self.cell.stream else 0
+        result.events += output if self.cell.stream else 0
         result.transit_ms += [round((seen - sent) / 1e6, 4) for sent, seen in answer.stamps]
 
     async def run(self, calls: int, result: Result) -> None:
@@ -193,18 +197,19 @@ class Agent:
             await self.call(result)
 
 
-def prepare(cell: Cell, tag: str) -> list[list[Execution]]:
+def prepare(cell: Cell, tag: str, text: bytes) -> list[list[Execution]]:
     """The executions of each agent: enough for the warm-up and the measured calls."""
-    text = make_text()
+    grown = grow_with_tools if cell.wire else grow
     each = -(-(cell.warmup + cell.calls_per_agent) // cell.calls_each)
     return [
-        [grow(cell, f"{tag}-{agent}-{number}", agent * each + number, text) for number in range(each)]
+        [grown(cell, f"{tag}-{agent}-{number}", agent * each + number, text) for number in range(each)]
         for agent in range(cell.open)
     ]
 
 
-async def measure(cell: Cell, url: str, tag: str, system: int, upstream: int) -> Result:
-    executions = prepare(cell, tag)
+async def measure(
+    cell: Cell, executions: list[list[Execution]], url: str, system: int, upstream: int
+) -> Result:
     agents = [Agent(cell, url, own) for own in executions]
     warm, result = Result(), Result()
     await asyncio.gather(*(agent.run(cell.warmup, warm) for agent in agents))
@@ -221,9 +226,11 @@ async def measure(cell: Cell, url: str, tag: str, system: int, upstream: int) ->
     return result
 
 
-async def limited(cell: Cell, url: str, tag: str, system: int, upstream: int) -> Result:
+async def limited(
+    cell: Cell, executions: list[list[Execution]], url: str, system: int, upstream: int
+) -> Result:
     async with asyncio.timeout(LIMIT_S):
-        return await measure(cell, url, tag, system, upstream)
+        return await measure(cell, executions, url, system, upstream)
 
 
 if __name__ == "__main__":
@@ -231,9 +238,11 @@ if __name__ == "__main__":
     options.add_argument("--cell", required=True, help="the fields of a cell, as JSON")
     options.add_argument("--url", required=True)
     options.add_argument("--tag", required=True, help="prefix of the executions' names")
+    options.add_argument("--text", type=Path, required=True, help="the material's text, rendered once")
     options.add_argument("--system-pid", type=int, required=True)
     options.add_argument("--upstream-pid", type=int, required=True)
     chosen = options.parse_args()
     load = Cell(**json.loads(chosen.cell))
-    found = uvloop.run(limited(load, chosen.url, chosen.tag, chosen.system_pid, chosen.upstream_pid))
+    told = prepare(load, chosen.tag, chosen.text.read_bytes())
+    found = uvloop.run(limited(load, told, chosen.url, chosen.system_pid, chosen.upstream_pid))
     print(json.dumps(asdict(found)))

@@ -16,7 +16,9 @@ SEED = 20_260_923
 TOKENS = 1_300_000
 BYTES_PER_TOKEN = 4
 VOCABULARY = 151_643
-MAX_OUTPUT = 1024
+MAX_OUTPUT = 4096
+CALL_TOKENS = 16
+"""Of a tool call: where it begins, text of its one argument, where it ends."""
 _ENTRIES = 16_384
 
 
@@ -47,6 +49,16 @@ def make_logprobs() -> Slices:
     entry = b'{"token":"%b","logprob":%.16f,"bytes":[%d,%d,%d,%d],"top_logprobs":[]}'
     pieces = (text[at : at + 4] for at in range(0, 4 * _ENTRIES, 4))
     return Slices(entry % (piece, value, *piece) for piece, value in zip(pieces, values, strict=True))
+
+
+def call_id(position: int) -> bytes:
+    """Of the tool call whose first token is at `position`."""
+    return b"call_%d" % position
+
+
+def argument(text: bytes, position: int) -> bytes:
+    """What that call has for `path`."""
+    return text[(position + 1) * BYTES_PER_TOKEN : (position + CALL_TOKENS - 1) * BYTES_PER_TOKEN]
 
 
 def logprob_index(position: int) -> int:

@@ -30,10 +30,11 @@ class Figures:
     system: str
     cpu_us_call: list[float]
     cpu_us_event: list[float]
-    """Empty where nothing is streamed, as is `transit_p50_ms` where events are not paced."""
+    """Empty where nothing is streamed, as are transits where events are not paced."""
     p50_ms: list[float]
     first_byte_p50_ms: list[float]
     transit_p50_ms: list[float]
+    transit_p99_ms: list[float]
     calls_per_s: list[float]
     upstream_cpu_us_call: list[float]
 
@@ -91,9 +92,14 @@ def figures(cell: str, system: str, rounds: Sequence[Result]) -> Figures:
         p50_ms=[median(result.total_ms) for result in rounds],
         first_byte_p50_ms=[median(result.first_byte_ms) for result in rounds],
         transit_p50_ms=[median(result.transit_ms) for result in rounds if result.transit_ms],
+        transit_p99_ms=[_p99(result.transit_ms) for result in rounds if result.transit_ms],
         calls_per_s=[result.calls / result.wall_s for result in rounds],
         upstream_cpu_us_call=[result.upstream_cpu_s / result.calls * 1e6 for result in rounds],
     )
+
+
+def _p99(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) * 99 // 100]
 
 
 class Table:
@@ -107,10 +113,11 @@ class Table:
 
     def ratio(self, cell: str, field: str) -> float | None:
         ours, bare = self.get(cell), self.get(cell, PASS)
-        return _ratio(getattr(ours, field), getattr(bare, field)) if ours and bare else None
+        return ratio(getattr(ours, field), getattr(bare, field)) if ours and bare else None
 
 
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Median of the rounds' ratios."""
     return median(one / max(other, 1e-9) for one, other in zip(ours, theirs, strict=True))
 
 
@@ -138,7 +145,7 @@ def _bar(name: str, value: float | None, limit: float, unit: str = "x pass-throu
 
 def _growth(table: Table, system: str) -> float | None:
     few, many = table.get("2 KB x 32", system), table.get("2 KB x 256", system)
-    return _ratio(many.cpu_us_call, few.cpu_us_call) if few and many else None
+    return ratio(many.cpu_us_call, few.cpu_us_call) if few and many else None
 
 
 def _cpu_ms(table: Table, cell: str) -> float | None:
@@ -150,10 +157,11 @@ def _added_transit(table: Table) -> float | None:
     ours, direct = table.get("paced stream x 32"), table.get("paced stream x 32", DIRECT)
     if not ours or not direct:
         return None
-    return _difference(ours.transit_p50_ms, direct.transit_p50_ms)
+    return difference(ours.transit_p50_ms, direct.transit_p50_ms)
 
 
-def _difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Median of the rounds' differences."""
     return median(one - other for one, other in zip(ours, theirs, strict=True))
 
 
@@ -162,10 +170,10 @@ def notes(table: Table) -> list[str]:
     found = []
     ours, bare, direct = (table.get("2 KB x 1", system) for system in (GYRE, PASS, DIRECT))
     if bare and direct:
-        added = _difference(bare.p50_ms, direct.p50_ms)
+        added = difference(bare.p50_ms, direct.p50_ms)
         found.append(f"latency added at 2 KB x 1, p50: pass-through {added:.2f} ms")
     if ours and direct:
-        found[-1] += f", gyre {_difference(ours.p50_ms, direct.p50_ms):.2f} ms"
+        found[-1] += f", gyre {difference(ours.p50_ms, direct.p50_ms):.2f} ms"
     if growth := _growth(table, PASS):
         found.append(f"growth of the pass-through's own CPU per call from 32 to 256 open: {growth:.2f}x")
     return found

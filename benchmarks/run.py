@@ -23,10 +23,13 @@ import duckdb
 from benchmarks import report
 from benchmarks.cells import CELLS, LOG, MEMORY, Cell, quick, quick_log
 from benchmarks.client import Result
+from benchmarks.material import make_text
 from benchmarks.processes import LOAD_CORE, ROOT, SYSTEM_CORE, Server, module, peak_memory, pin
 from benchmarks.report import DIRECT, GYRE, MB, PASS, Bar, Figures
 from benchmarks.trees.report import Results
 from benchmarks.trees.run import measure as measure_trees
+from benchmarks.wires import report as wires_report
+from benchmarks.wires.cells import WIRE_CELLS
 
 COMMAND = ("-m", "gyre.cli.main")
 
@@ -37,6 +40,8 @@ class Bench:
 
     upstream: Server
     scratch: Path
+    text: Path
+    """The material's text, which all agents read."""
     rounds: int
     recording: bool
     """Whether gyre is measured, and not the pass-through alone."""
@@ -62,6 +67,7 @@ class Bench:
         command = module(
             "benchmarks.client",
             *("--cell", json.dumps(asdict(cell)), "--url", server.url, "--tag", tag),
+            *("--text", str(self.text)),
             *("--system-pid", str(server.pid), "--upstream-pid", str(self.upstream.pid)),
         )
         print(f"  {cell.name}: {tag}", file=sys.stderr, flush=True)
@@ -81,7 +87,7 @@ class Bench:
             servers = {DIRECT: self.upstream, PASS: bare, GYRE: ours}
             for place, cell, turn in self.turns(cells):
                 for system, server in servers.items():
-                    if server is None or (system == DIRECT and not cell.direct):
+                    if server is None or not measured(cell, system):
                         continue
                     result = self.load(cell, server, f"{system}-{place}-{turn}")
                     results.setdefault((cell.name, system), []).append(result)
@@ -98,7 +104,7 @@ class Bench:
         """(place of the cell, cell, number of the turn in all rounds)"""
         for number in range(self.rounds):
             for place, cell in enumerate(cells):
-                for turn in range(cell.turns):
+                for turn in range(cell.turns if number < cell.rounds else 0):
                     yield place, cell, number * cell.turns + turn
 
     def count_rows(self, logs: Path) -> None:
@@ -133,6 +139,11 @@ class Bench:
             self.failures.append(f"{cell.name}: {exact_rows(logs)} rows for {result.answered} answers")
 
 
+def measured(cell: Cell, system: str) -> bool:
+    """Whether the cell is for that system too."""
+    return {DIRECT: cell.direct, PASS: cell.bare, GYRE: True}[system]
+
+
 def seal(logs: Path) -> None:
     command = [sys.executable, *COMMAND, "log", "seal", str(logs)]
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -147,7 +158,7 @@ def exact_rows(logs: Path) -> int:
 
 def profile(bench: Bench, name: str) -> None:
     """Where gyre's time goes in one cell, by cProfile."""
-    cell = next(cell for cell in CELLS if cell.name == name)
+    cell = next(cell for cell in (*CELLS, *WIRE_CELLS) if cell.name == name)
     out = bench.scratch / "gyre.prof"
     with bench.gyre(bench.scratch / "profiled", profile=out) as server:
         bench.load(cell, server, "gyre-profile")
@@ -159,6 +170,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--quick", action="store_true", help="one round of few calls, under a minute")
     options.add_argument("--rounds", type=int, help="default 5, with --quick 1")
     options.add_argument("--only", default="", help="only cells whose name contains this")
+    options.add_argument("--wires", action="store_true", help="only what Messages and Responses cost")
     options.add_argument("--trees", action="store_true", help="only what trees cost, no proxies")
     options.add_argument("--bare", action="store_true", help="the pass-through alone, without gyre")
     options.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
@@ -167,7 +179,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--profile",
         nargs="?",
         const="2 KB x 32",
-        choices=[cell.name for cell in CELLS],
+        choices=[cell.name for cell in (*CELLS, *WIRE_CELLS)],
         metavar="CELL",
         help="profile gyre in one cell (default `2 KB x 32`) and stop",
     )
@@ -176,22 +188,25 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def run(bench: Bench, chosen: argparse.Namespace) -> None:
     shrink = quick if chosen.quick else lambda cell: cell
-    if cells := [shrink(cell) for cell in CELLS if chosen.only in cell.name]:
+    wanted = WIRE_CELLS if chosen.wires else (*CELLS, *WIRE_CELLS)
+    if cells := [shrink(cell) for cell in wanted if chosen.only in cell.name]:
         bench.compare(cells)
-    if bench.recording and chosen.only in MEMORY.name:
+    if bench.recording and not chosen.wires and chosen.only in MEMORY.name:
         bench.memory(shrink(MEMORY))
-    if bench.recording and chosen.only in LOG.name:
+    if bench.recording and not chosen.wires and chosen.only in LOG.name:
         bench.log_size(quick_log() if chosen.quick else LOG)
     table = report.Table(bench.rows)
-    bench.bars = report.load_bars(table) + bench.bars
+    bench.bars = report.load_bars(table) + wires_report.bars(table) + bench.bars
     bench.remarks = report.notes(table) + bench.remarks
     bench.remarks += [f"FAILED {failure}" for failure in bench.failures]
 
 
 def recording(chosen: argparse.Namespace, scratch: Path, rounds: int) -> Bench:
     """What recording costs, or a profile of it."""
+    text = scratch / "text"
+    text.write_bytes(make_text())
     with Server(module("benchmarks.upstream"), LOAD_CORE) as upstream:
-        bench = Bench(upstream, scratch, rounds, recording=not chosen.bare)
+        bench = Bench(upstream, scratch, text, rounds, recording=not chosen.bare)
         if chosen.profile:
             profile(bench, chosen.profile)
         else:
@@ -215,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = [] if chosen.trees else [recording(chosen, Path(scratch), rounds)]
         if chosen.profile:
             return 0
-        if chosen.trees or not (chosen.bare or chosen.only):
+        if chosen.trees or not (chosen.bare or chosen.wires or chosen.only):
             trees = measure_trees(Path(scratch), rounds)
     bars = [bar for bench in found for bar in bench.bars] + trees.bars()
     remarks = [remark for bench in found for remark in bench.remarks]
@@ -224,6 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         show = report.markdown if chosen.markdown else report.show
         rows = [row for bench in found for row in bench.rows]
-        print(show(rows, bars, remarks, trees.grids()))
+        wired = {cell.name for cell in WIRE_CELLS}
+        grids = wires_report.grids(report.Table(rows)) + trees.grids()
+        print(show([row for row in rows if row.cell not in wired], bars, remarks, grids))
     failed = any(bench.failures for bench in found)
     return int(failed or not all(bar.met for bar in bars))

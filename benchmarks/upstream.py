@@ -1,11 +1,13 @@
 """An engine that costs next to nothing: vLLM's field names, answers cut from rendered buffers.
 
-No JSON is parsed. What to answer stands in the request's `user` field, which `benchmarks.bodies`
-puts near the end of every body: "<start> <prompt tokens> <output tokens> <gap us> <delay ms>"
-(positions as in `benchmarks.material`). Ids and log-probabilities come when asked for.
+No JSON is parsed. What to answer stands in a field `user`, which `benchmarks.bodies` puts near the end
+of every body: "<start> <prompt tokens> <output tokens> <gap us> <delay ms> <tool calls>" (positions as in
+`benchmarks.material`). Ids and log-probabilities come when asked for. Tool calls are the last tokens of an
+answer.
 
 Streams send one event per token, each in a write of its own; with a gap the content of an event is
-`@<monotonic ns>@`, from which a client on the same machine reads how long it was under way.
+`@<monotonic ns>@`, from which a client on the same machine reads how long it was under way. Tool calls
+have none, since they must come back as they were.
 """
 
 from __future__ import annotations
@@ -18,7 +20,17 @@ from typing import cast
 
 import uvloop
 
-from benchmarks.material import BYTES_PER_TOKEN, TOKENS, logprob_index, make_ids, make_logprobs, make_text
+from benchmarks.material import (
+    BYTES_PER_TOKEN,
+    CALL_TOKENS,
+    TOKENS,
+    argument,
+    call_id,
+    logprob_index,
+    make_ids,
+    make_logprobs,
+    make_text,
+)
 
 WINDOW = 1024
 """All fields other than the messages and tools stand within so many bytes of either end."""
@@ -30,6 +42,8 @@ PLAIN = b'{"id":"chatcmpl-%d","object":"chat.completion","created":1700000000,"m
 CHUNK = b'data: {"id":"chatcmpl-%d","object":"chat.completion.chunk","created":1700000000,"model":"bench",'
 USAGE = b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+CALL = b'"id":"%b","type":"function","function":{"name":"tool_0","arguments":"%b"}'
+ARGUMENTS_START, ARGUMENTS_END = rb"{\"path\": \"", rb"\"}"
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 )
@@ -45,6 +59,11 @@ class Material:
 
     def content(self, position: int, count: int) -> bytes:
         return self.text[position * BYTES_PER_TOKEN : (position + count) * BYTES_PER_TOKEN]
+
+    def call(self, position: int) -> bytes:
+        """The tool call whose first token is at `position`, whole."""
+        arguments = ARGUMENTS_START + argument(self.text, position) + ARGUMENTS_END
+        return b"{%b}" % (CALL % (call_id(position), arguments))
 
     def token_fields(self, wanted: Wanted, position: int, count: int) -> bytes:
         """The part of a choice that speaks of tokens."""
@@ -62,7 +81,7 @@ class Wanted:
         ends = body if len(body) < 2 * WINDOW else body[:WINDOW] + body[-WINDOW:]
         at = ends.index(b'"user":"') + 8
         script = ends[at : ends.index(b'"', at)].split()
-        self.start, self.prompt, self.output, self.gap_us, self.delay_ms = map(int, script)
+        self.start, self.prompt, self.output, self.gap_us, self.delay_ms, self.calls = map(int, script)
         if self.start + self.prompt + self.output > TOKENS:
             raise ValueError("the prompt is longer than the material")
         self.number = number
@@ -71,6 +90,9 @@ class Wanted:
         self.stream = b'"stream":true' in ends
         self.usage = b'"include_usage":true' in ends
         self.position = self.start + self.prompt
+        self.said = self.output - self.calls * CALL_TOKENS
+        """Tokens of text; the calls follow."""
+        self.reason = b"tool_calls" if self.calls else b"stop"
 
     @property
     def usage_field(self) -> bytes:
@@ -85,16 +107,22 @@ def plain_answer(material: Material, wanted: Wanted) -> bytes:
         (
             PLAIN % wanted.number,
             b'"index":0,"message":{"role":"assistant","content":"',
-            material.content(wanted.position, wanted.output),
-            b'"},',
+            material.content(wanted.position, wanted.said),
+            b'"%b},' % plain_calls(material, wanted),
             material.token_fields(wanted, wanted.position, wanted.output),
-            b',"finish_reason":"stop"}],',
+            b',"finish_reason":"%b"}],' % wanted.reason,
             prompt_ids,
             wanted.usage_field,
             b"}",
         )
     )
     return HEAD % len(body) + body
+
+
+def plain_calls(material: Material, wanted: Wanted) -> bytes:
+    first = wanted.position + wanted.said
+    calls = [material.call(first + number * CALL_TOKENS) for number in range(wanted.calls)]
+    return b',"tool_calls":[%b]' % b",".join(calls) if calls else b""
 
 
 def event(material: Material, wanted: Wanted, index: int) -> bytes:
@@ -108,13 +136,31 @@ def event(material: Material, wanted: Wanted, index: int) -> bytes:
         return framed(opening % chunk + b'"finish_reason":null}]%b}\n\n' % prompt_ids)
     position = wanted.position + index - 1
     if index <= wanted.output:
-        content = b"@%d@" % time.monotonic_ns() if wanted.gap_us else material.content(position, 1)
         fields = material.token_fields(wanted, position, 1)
-        token = b'%b"choices":[{"index":0,"delta":{"content":"%b"},%b,"finish_reason":null}]}\n\n'
-        return framed(token % (chunk, content, fields))
-    last = b'%b"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n' % chunk
+        token = b'%b"choices":[{"index":0,"delta":{%b},%b,"finish_reason":null}]}\n\n'
+        return framed(token % (chunk, delta(material, wanted, index - 1), fields))
+    ending = b'%b"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"%b"}]}\n\n'
+    last = ending % (chunk, wanted.reason)
     usage = framed(b'%b"choices":[],%b}\n\n' % (chunk, wanted.usage_field)) if wanted.usage else b""
     return framed(last) + usage + framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+def delta(material: Material, wanted: Wanted, token: int) -> bytes:
+    """What token number `token` of an answer says."""
+    position = wanted.position + token
+    if token >= wanted.said:
+        number, part = divmod(token - wanted.said, CALL_TOKENS)
+        return b'"tool_calls":[{"index":%d,%b}]' % (number, call_part(material, position, part))
+    content = b"@%d@" % time.monotonic_ns() if wanted.gap_us else material.content(position, 1)
+    return b'"content":"%b"' % content
+
+
+def call_part(material: Material, position: int, part: int) -> bytes:
+    """Token number `part` of a tool call."""
+    if part == 0:
+        return CALL % (call_id(position), ARGUMENTS_START)
+    text = ARGUMENTS_END if part == CALL_TOKENS - 1 else material.content(position, 1)
+    return b'"function":{"arguments":"%b"}' % text
 
 
 def framed(payload: bytes) -> bytes:
