@@ -10,7 +10,7 @@
 
 Nothing is remembered but which faults have happened. Who asks is told by the names: the first plan whose
 name stands in the messages, so parents come before children, and a child's prompt does not name its parent.
-How far it is, by marks like `MAINTASK-2` that tool-call ids, texts and summaries carry. So parallel agents,
+How far it is, by marks like `MAINTASK-2` that commands, tool-call ids, texts and summaries carry. So parallel agents,
 retries and compacted histories each get the step that is theirs.
 """
 
@@ -131,7 +131,8 @@ def _answer(step: Step, mark: str, body: Json) -> Answer:
 
 def _calls(step: Step, mark: str, body: Json) -> Iterator[ToolCall]:
     wanted: list[tuple[Sequence[str], Json]]
-    wanted = [(SHELLS, {"command": command, "cmd": command}) for command in step.commands]
+    commands = [f"{command} # {mark}" for command in step.commands]
+    wanted = [(SHELLS, {"command": command, "cmd": command}) for command in commands]
     wanted += [(DELEGATES, {"prompt": prompt, "message": prompt}) for prompt in step.delegates]
     if step.waits:
         wanted.append((WAITS, {"targets": _AGENT_ID.findall(_all_text(body["messages"]))}))

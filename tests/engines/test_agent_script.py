@@ -56,10 +56,10 @@ def test_it_uses_the_tools_that_it_is_offered() -> None:
     )
     there = {"description": "a part of the work", "prompt": "SUB: look", "run_in_background": False}
     claude = ask(AgentScript({"MAIN": (step,)}), [user("MAIN")])
-    assert calls(claude) == [("Bash", {"command": "ls"}), ("Agent", there)]
+    assert calls(claude) == [("Bash", {"command": "ls # MAIN-1"}), ("Agent", there)]
     codex = ask(AgentScript({"MAIN": (step,)}), [user("MAIN")], CODEX)
     assert calls(codex) == [
-        ("exec_command", {"cmd": "ls"}),
+        ("exec_command", {"cmd": "ls # MAIN-1"}),
         ("multi_agent_v1__spawn_agent", {"message": "SUB: look"}),
     ]
 
@@ -90,7 +90,7 @@ def test_each_agent_gets_its_own_next_step_whatever_came_between() -> None:
     main.append(said(ask(script, main)))
     sub.append(said(ask(script, sub)))
     second, found = ask(script, main), ask(script, sub)
-    assert calls(second) == [("Bash", {"command": "ls"})] and found.text == "found (SUB-2)"
+    assert calls(second) == [("Bash", {"command": "ls # MAIN-2"})] and found.text == "found (SUB-2)"
     main += [said(second), {"role": "tool", "content": found.text}]
     assert ask(script, main).text == ask(script, main).text == "done (MAIN-3)"
     main += [said(ask(script, main)), user("<task-notification>SUB ended</task-notification>")]
@@ -105,7 +105,9 @@ def test_a_history_that_was_summed_up_goes_on_where_it_was() -> None:
     summary = ask(script, [*history, user(wanted), reminder])
     assert summary.text.startswith("<summary>\nSo far") and "MAIN-1 in short" in summary.text
     assert ask(script, history, []).text.startswith("So far")
-    assert calls(ask(script, [user(f"It went like this: {summary.text}")])) == [("Bash", {"command": "pwd"})]
+    assert calls(ask(script, [user(f"It went like this: {summary.text}")])) == [
+        ("Bash", {"command": "pwd # MAIN-2"})
+    ]
 
 
 def test_the_first_tries_fail_as_the_step_says() -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.harnesses.programs import program
+from tests.trees.export.venvs import python_with
 
 MODEL = "fake-model"
+PIN = "mini-swe-agent==2.4.6"
 
 
 class Ran(NamedTuple):
@@ -95,6 +97,34 @@ def qwen_code(home: Path, url: str, settings: Mapping[str, object] | None = None
     env = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "dummy", "OPENAI_MODEL": MODEL}
     flags = ["--yolo", "--auth-type", "openai", "--output-format", "json", "-p"]
     return Agent(home, [str(program("qwen")), *flags], env)
+
+
+def opencode(home: Path, url: str, window: int = 200_000) -> Agent:
+    """`window` in tokens: from what it believes the model to have, less its longest answer, it compacts."""
+    model = {"name": MODEL, "limit": {"context": window, "output": 4096}}
+    options = {"baseURL": f"{url}/v1", "apiKey": "dummy"}
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": "gyre", "options": options}
+    folder = home / ".config" / "opencode"
+    folder.mkdir(parents=True)
+    providers = {"gyre": {**provider, "models": {MODEL: model}}}
+    settings = {"provider": providers, "model": f"gyre/{MODEL}", "permission": "allow"}
+    (folder / "opencode.json").write_text(json.dumps(settings))
+    quiet = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+    return Agent(home, [str(program("opencode")), "run", "--format", "json"], quiet)
+
+
+def mini_swe_agent(home: Path, url: str, model: str = MODEL) -> Agent:
+    """It leaves its answer in `last.json` of its workspace."""
+    python = python_with("mini-swe-agent", [PIN], pins=PIN)
+    env = {
+        "OPENAI_API_BASE": f"{url}/v1",
+        "OPENAI_API_KEY": "dummy",
+        "MSWEA_CONFIGURED": "true",
+        "MSWEA_COST_TRACKING": "ignore_errors",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    flags = ["--exit-immediately", "-y", "-l", "0", "-o", "last.json", "-m", f"openai/{model}", "-t"]
+    return Agent(home, [str(python.with_name("mini")), *flags], env)
 
 
 def _toml(values: Mapping[str, object]) -> list[str]:

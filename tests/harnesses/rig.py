@@ -10,6 +10,7 @@ Every reading of the run asks first for what has to hold of any run: see `proven
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,11 +84,13 @@ class Rig:
         return read_trees(self.folder / "trees").tree("e1")
 
     def trained_once(self) -> None:
-        """Each sampled token is a target in one trajectory, however many prompts have it."""
+        """Each sampled token is a target in one trajectory, however many prompts have it; not those of titles."""
         tree = self.proven()
         sampled = sum(len(row.output or b"") // 4 for row in self.rows if row.outcome == Outcome.OK)
-        assert tree.targets == tree.kept_targets == tree.sampled_tokens == sampled
-        assert sum(path.targets for path in tree.trajectories) == sampled
+        assert tree.targets == tree.sampled_tokens == sampled
+        assert set(tree.left_out) <= {"side"}
+        assert sum(path.targets for path in tree.trajectories) == tree.kept_targets
+        assert tree.kept_targets == sampled - tree.left_out.get("side", 0)
 
     def story(self) -> dict[str, str]:
         """By call: `role: cause step <- origin`; calls are named by the marks in their answers."""
@@ -102,10 +105,13 @@ class Rig:
         }
         marks = {link.call: found.get(link.call.call_id) for link in tree.links}
         names = {key: mark[0].decode() for key, mark in marks.items() if mark}
+        tries: Counter[str] = Counter()
         for number, link in enumerate(tree.links):
             if link.call not in names:
                 kept = names.get(link.origin) if link.origin and link.cause is Cause.RETRY else None
-                names[link.call] = f"before {kept}" if kept else f"row {number}"
+                name = f"before {kept}" if kept else f"row {number}"
+                tries[name] += 1
+                names[link.call] = name if tries[name] == 1 else f"{name} ({tries[name]})"
         return names
 
     def link(self, name: str) -> Link:
