@@ -66,14 +66,17 @@ class Record:
         """
         about = {"task": task, "group": group, "evaluation": evaluation}
         said = {key: value for key, value in about.items() if value is not None}
-        view = self._ask("PUT", execution_route(name), said)
-        attempt = view["attempt"]
-        if view["ended"]:
-            attempt = self._post(name, {"event": ExecutionEvent.STARTED})["attempt"]
-        elif view["calls"]:
+        route = execution_route(name)
+        view = self.control.ask("GET", route, patience_s=self._patience_s)
+        if view and view["ended"]:
+            self._post(name, {"event": ExecutionEvent.STARTED})
+        elif view and view["calls"]:
             message = f"calls of an execution `{name}` are recorded already, and it has not ended"
             raise BusyError(message, "give it another name with `--execution`")
-        return Standing(attempt, view["calls"], view["held_s"])
+        if said or not view or not view["ended"]:
+            self._ask("PUT", route, said)
+        begun = self._ask("GET", route)
+        return Standing(begun["attempt"], begun["calls"], begun["held_s"])
 
     def deliver(self, name: str, event: Event) -> None:
         """Bring an event into the log.
@@ -131,7 +134,7 @@ class Record:
     def _post(self, name: str, said: Mapping[str, Any]) -> dict[str, Any]:
         return self._ask("POST", f"{execution_route(name)}/events", said)
 
-    def _ask(self, method: str, route: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, method: str, route: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         answer = self.control.ask(method, route, body, patience_s=self._patience_s)
         if answer is None:
             hint = "give the URL that `gyre proxy` prints"

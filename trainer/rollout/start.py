@@ -12,7 +12,7 @@ from gyre.trainer.rollout.environment import environment, furnish
 from gyre.trainer.rollout.harness import PRESETS, Launch, Setting, command
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.place import Place, copy_files
-from gyre.trainer.rollout.process import Program, StartError
+from gyre.trainer.rollout.process import GRACE_S, OUTPUT_LIMIT, Program, StartError
 from gyre.trainer.rollout.task import Task, prepare, resolve_env
 
 
@@ -46,7 +46,9 @@ def prepared(job: Job, options: Options, control: Control, place: Place, tempora
         stdin=launch.stdin or Path(os.devnull),
         stdout=place.stdout,
         stderr=place.stderr,
+        output_limit=OUTPUT_LIMIT,
         file_limit=options.workspace_limit,
+        grace_s=GRACE_S,
     )
 
 
