@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from gyre.proxy.arguments import levelled, sorted_json
 from gyre.proxy.wires.responses.arguments import PARAMETER
 from gyre.proxy.wires.responses.names import BUILT_IN, flat_name
 from gyre.proxy.wires.responses.sealed import reasoning_text
 
-_BILLING = "x-anthropic-billing-header"
+BILLING = "x-anthropic-billing-header"
+"""How Claude Code's first system block begins; it differs from context to context and says nothing."""
 
 
 class Kind(StrEnum):
@@ -96,7 +98,7 @@ def _blocks(value: Any, role: str) -> Iterator[Block]:
         case {"output": list(items)}:
             # An answer of Responses.
             yield from _blocks(items, role)
-        case {"text": str(text)} if not text.startswith(_BILLING):
+        case {"text": str(text)} if not text.startswith(BILLING):
             yield Block(role, Kind.TEXT, "", text)
 
 
@@ -114,7 +116,7 @@ def _message(value: dict[str, Any], role: str) -> Iterator[Block]:
         if isinstance(call, dict):
             yield _function(role, call.get("id"), call.get("function"))
         else:
-            yield Block(role, Kind.OTHER, "", _sorted({"tool_call": call}))
+            yield Block(role, Kind.OTHER, "", sorted_json({"tool_call": call}))
     if isinstance(function := value.get("function_call"), dict):
         yield _function(role, None, function)
 
@@ -143,7 +145,7 @@ def _item(value: dict[str, Any], kind: str, role: str) -> Iterator[Block]:
             ident = value.get("call_id") or value.get("id") or ""
             yield Block("tool", Kind.RESULT, str(ident), _result(value.get("output")))
         case "tool_search_output":
-            yield Block("tool", Kind.RESULT, str(value.get("call_id") or ""), _sorted(value.get("tools")))
+            yield Block("tool", Kind.RESULT, str(value.get("call_id") or ""), sorted_json(value.get("tools")))
         case "agent_message":
             yield from _content(value.get("content"), "user")
         case "encrypted_content":
@@ -155,7 +157,7 @@ def _item(value: dict[str, Any], kind: str, role: str) -> Iterator[Block]:
             yield Block("assistant", Kind.REASONING, "", reasoning_text(value))
         case _:
             kept = {key: item for key, item in value.items() if key not in ("cache_control", "id")}
-            yield Block(role, Kind.OTHER, "", _sorted(kept))
+            yield Block(role, Kind.OTHER, "", sorted_json(kept))
 
 
 def _called(value: dict[str, Any], kind: str) -> tuple[str, Any]:
@@ -178,7 +180,7 @@ def _call(role: str, ident: Any, name: Any, arguments: Any) -> Block:
             arguments = orjson.loads(arguments or "{}")
         except orjson.JSONDecodeError:
             return Block(role, Kind.CALL, str(ident or ""), f"{name}\n{arguments}")
-    return Block(role, Kind.CALL, str(ident or ""), f"{name}\n{_sorted(arguments)}")
+    return Block(role, Kind.CALL, str(ident or ""), f"{name}\n{sorted_json(levelled(arguments))}")
 
 
 def _flat(content: Any) -> str:
@@ -188,15 +190,7 @@ def _flat(content: Any) -> str:
 
 def _result(output: Any) -> str:
     """The same for results that need not be made of parts."""
-    return _flat(output) or (_sorted(output) if output else "")
-
-
-def _sorted(value: Any) -> str:
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-    except orjson.JSONEncodeError as problem:
-        # It reads deeper than it writes.
-        raise RecursionError(str(problem)) from problem
+    return _flat(output) or (sorted_json(output) if output else "")
 
 
 def _strings(value: Any) -> Iterator[str]:

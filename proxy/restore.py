@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import orjson
 
+from gyre.proxy.arguments import same_arguments
 from gyre.proxy.errors import LogError
 from gyre.proxy.log.reading.read import read_log
 
@@ -154,15 +154,7 @@ def _restore(call: Any, sampled: Callable[[str], str | None]) -> bool:
     if not isinstance(function, dict) or not isinstance(ident, str):
         return False
     said, text = function.get("arguments"), sampled(ident)
-    if text is None or said == text or not isinstance(said, str) or not same_json(said, text):
+    if text is None or said == text or not isinstance(said, str) or not same_arguments(said, text):
         return False
     function["arguments"] = text
     return True
-
-
-def same_json(one: str, other: str) -> bool:
-    """Whether two texts say the same value."""
-    try:
-        return bool(orjson.loads(one) == orjson.loads(other))
-    except orjson.JSONDecodeError:
-        return False

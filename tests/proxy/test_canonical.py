@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -209,3 +210,20 @@ def test_any_depth_can_be_told(frame: bytes, depth: int) -> None:
     body = frame % (b"[" * depth + b'"x"' + b"]" * depth)
     assert "x" in "".join(block.text for block in blocks_of(body))
     assert "x" in "".join(block.text for block in response_blocks(body))
+
+
+def called_with(arguments: Any) -> str:
+    body = {
+        "role": "assistant",
+        "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": arguments}}],
+    }
+    (block,) = blocks_of(json.dumps(body).encode())
+    return block.text
+
+
+def test_numbers_are_the_same_however_a_harness_writes_them() -> None:
+    assert called_with('{"a": 1.0, "b": 12345678901234567890}') == called_with(
+        '{"b":12345678901234567000,"a":1}'
+    )
+    assert called_with('{"a": 1}') != called_with('{"a": true}')
+    assert called_with('{"a": 1e300}') == called_with('{"a": 1E+300}')

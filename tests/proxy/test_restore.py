@@ -38,14 +38,14 @@ def sent(engine: FakeEngine) -> str:
 def test_a_harness_that_writes_arguments_anew_gets_them_sent_as_sampled(tmp_path: Path) -> None:
     with FakeEngine(script=LOOK) as engine, RunningProxy(tmp_path, engine, restore_arguments=True) as proxy:
         proxy.chat(messages=[ASKED], stream=True)
-        again = proxy.chat(messages=history('{"a":"é","b":1.0}'))
+        again = proxy.chat(messages=history('{"a":"é","b":1}'))
         rows = proxy.rows(2)
         assert sent(engine) == SAMPLED
     assert rows[1].capture_flags == ["arguments_restored"] and rows[1].capture_quality == "exact"
     assert body_of(rows, rows[1]) == again.request.content
 
 
-@pytest.mark.parametrize("arguments", ['{"a":"e","b":1.0}', "{", SAMPLED])
+@pytest.mark.parametrize("arguments", ['{"a":"e","b":1.0}', '{"a":"é","b":true}', "{", SAMPLED])
 def test_other_arguments_and_the_same_text_stay_as_they_are(tmp_path: Path, arguments: str) -> None:
     with FakeEngine(script=LOOK) as engine, RunningProxy(tmp_path, engine, restore_arguments=True) as proxy:
         proxy.chat(messages=[ASKED])

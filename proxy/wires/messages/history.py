@@ -21,13 +21,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
+from gyre.proxy.arguments import same_arguments
+from gyre.proxy.canonical import BILLING
 from gyre.proxy.wires.messages.content import blocks_at, joined, parts_of
 from gyre.proxy.wires.messages.lost import Lost, list_at, object_at, refusal, spelled, text_at
 from gyre.proxy.wires.translation import Dialect, Json
 
-BILLING = "x-anthropic-billing-header"
 _MESSAGE_KEYS = {"role", "content", "id", "type"}
 
 
@@ -178,23 +177,6 @@ def _call(block: Json, place: str, dialect: Dialect) -> Json:
     name = text_at(block.get("name"), f"{place}.name")
     given = block.get("input")
     value = {} if given is None else object_at(given, f"{place}.input")
-    arguments = dialect.sampled(ident)
-    if arguments is None or not _means(arguments, value):
-        arguments = spelled(value, f"{place}.input")
+    text, sampled = spelled(value, f"{place}.input"), dialect.sampled(ident)
+    arguments = text if sampled is None or not same_arguments(sampled, text) else sampled
     return {"id": ident, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _means(text: str, value: Json) -> bool:
-    try:
-        return _same(orjson.loads(text), value)
-    except (orjson.JSONDecodeError, RecursionError):
-        return False
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON: `1` and `1.0` are (JavaScript writes both as 1), `1` and `true` are not."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any
 
+from gyre.proxy.arguments import same_arguments
 from gyre.proxy.wires.translation import Dialect
 
 PARAMETER = "input"
@@ -24,7 +25,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{4}")
 def as_sampled(dialect: Dialect, call_id: str, given: str) -> str:
     """Arguments as the model wrote them, where `given` is the same JSON spelled differently."""
     sampled = dialect.sampled(call_id)
-    return sampled if sampled is not None and _same(sampled, given) else given
+    return sampled if sampled is not None and same_arguments(sampled, given) else given
 
 
 def of_custom(dialect: Dialect, call_id: str, text: str) -> str:
@@ -38,7 +39,7 @@ def of_custom(dialect: Dialect, call_id: str, text: str) -> str:
 def of_value(dialect: Dialect, call_id: str, value: Any) -> str:
     """Arguments of a call whose item has them as a value, not as text."""
     sampled = dialect.sampled(call_id)
-    if sampled is not None and _same(json.dumps(value_of(sampled)), json.dumps(value)):
+    if sampled is not None and same_arguments(json.dumps(value_of(sampled)), json.dumps(value)):
         return sampled
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -55,20 +56,6 @@ def input_of(arguments: str) -> str:
     """The text that a custom tool was called with."""
     reader = InputReader()
     return reader.feed(arguments) + reader.finish()
-
-
-def _same(one: str, other: str) -> bool:
-    """Whether both are one JSON value; no text is no arguments, and JavaScript writes 1.0 as 1."""
-    if one == other:
-        return True
-    try:
-        return _level(one) == _level(other)
-    except (json.JSONDecodeError, RecursionError):
-        return False
-
-
-def _level(text: str) -> str:
-    return json.dumps(json.loads(text or "{}", parse_int=float), sort_keys=True)
 
 
 class InputReader:

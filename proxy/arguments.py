@@ -1,0 +1,48 @@
+"""Arguments of tool calls as JSON values: the same, however a harness writes them. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+_EXACT = 2**53
+"""Up to here a double holds every integer."""
+
+
+def levelled(value: Any) -> Any:
+    """A JSON value with whole numbers as integers: JavaScript writes 1.0 as 1, and knows no larger ones."""
+    match value:
+        case dict():
+            return {key: levelled(item) for key, item in value.items()}
+        case list():
+            return [levelled(item) for item in value]
+        case float() if abs(value) <= _EXACT and value.is_integer():
+            return int(value)
+        case int() if abs(value) > _EXACT:
+            return float(value)
+    return value
+
+
+def same_arguments(one: str, other: str) -> bool:
+    """Whether two texts are one JSON value, however they are spelled; no text is no arguments."""
+    if one == other:
+        return True
+    try:
+        values = [sorted_json(levelled(orjson.loads(text or "{}"))) for text in (one, other)]
+    except (orjson.JSONDecodeError, RecursionError):
+        return False
+    return values[0] == values[1]
+
+
+def sorted_json(value: Any) -> str:
+    """One text for a value.
+
+    Raises:
+        RecursionError: it is nested deeper than can be written.
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError as problem:
+        # It reads deeper than it writes.
+        raise RecursionError(str(problem)) from problem
