@@ -166,7 +166,7 @@ def test_the_session_that_the_harness_logged(
 def test_sessions_are_looked_for_where_they_stand_and_no_further(tmp_path: Path) -> None:
     agent = tmp_path / "agent"
     agent.mkdir()
-    (agent / "late.txt").write_text("x" * 100_000 + SESSION)
+    (agent / "late.txt").write_text("x" * 100_000 + "\n" + SESSION)
     (agent / "picture.png").write_text(SESSION)
     os.mkfifo(agent / "pipe.log")
     (tmp_path / "verifier").mkdir()

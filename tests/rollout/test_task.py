@@ -190,7 +190,8 @@ def test_a_file_copied_to_a_folder_that_is_there_goes_into_it(tmp_path: Path) ->
     ("line", "why"),
     [
         ("RUN apt-get update", "line 3 needs a container: `RUN apt-get update`"),
-        ("FROM other", "line 3 needs a container: `FROM other`"),
+        ("FROM debian:12", "line 3 needs a container: `FROM debian:12`"),
+        ("FROM team/data", "line 3 needs a container: `FROM team/data`"),
         ("USER nobody", "line 3 needs a container"),
         ("ADD a.tar .", "line 3 needs a container"),
         ("COPY --from=base /x .", "line 3 needs a container"),
@@ -211,6 +212,11 @@ def test_a_dockerfile_that_does_more_needs_a_container(tmp_path: Path, line: str
         prepare(task, tmp_path / "work")
     assert "import-harbor" in caught.value.hint
     assert not (tmp_path / "work").exists()
+
+
+def test_an_image_that_may_hold_some_of_the_task_needs_a_container(tmp_path: Path) -> None:
+    task = made(tmp_path / "t", docker="FROM team/data:1\n")
+    assert task.needs_container == "`environment/Dockerfile` line 1 needs a container: `FROM team/data:1`"
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def _copy(start: Start, target: Path) -> None:
     if start.source.is_dir():
         shutil.copytree(start.source, target, symlinks=True, dirs_exist_ok=True)
         return
-    place = target / start.source.name if start.into or target.is_dir() else target
+    place = target / start.source.name if start.into else target
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(start.source, place)
 
