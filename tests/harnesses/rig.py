@@ -84,7 +84,7 @@ class Rig:
         return read_trees(self.folder / "trees").tree("e1")
 
     def trained_once(self) -> None:
-        """Each sampled token is a target in one trajectory, however many prompts have it; not those of titles."""
+        """Each sampled token is a target in one trajectory, whatever prompts have it. Titles are left out."""
         tree = self.proven()
         sampled = sum(len(row.output or b"") // 4 for row in self.rows if row.outcome == Outcome.OK)
         assert tree.targets == tree.sampled_tokens == sampled

@@ -1,0 +1,99 @@
+"""Programs against the demo's real engine: SmolLM2 in llama.cpp, whose template knows no tools.
+
+Requests of a few kilobytes fit its window of 8,192 tokens: Claude Code's with `--bare`, mini-swe-agent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gyre.elastic.llamacpp import Engine, EngineSettings, serve
+from gyre.proxy.calls import CallRecord
+from gyre.proxy.log.check import check
+from gyre.treebuilder.build import build_trees
+from gyre.treebuilder.store.read import read_trees
+from gyre.treebuilder.trees import Cause, ExecutionTree
+from gyre.treebuilder.verify import verify_trees
+from tests.harnesses.agents import claude_code, mini_swe_agent
+from tests.proxy.running import RunningProxy
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+STORY = "Say in one sentence what a lighthouse keeper does."
+TRIES = 3
+"""A word of an odd script, of which llama.cpp gives no log-probabilities, is rare, and no fault of ours."""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with serve(EngineSettings()) as served:
+        yield served
+
+
+def run_until_exact(
+    folder: Path, engine: Engine, run: Callable[[Path, str], None]
+) -> tuple[list[CallRecord], ExecutionTree]:
+    """An execution all of whose calls are exact. Those of earlier tries say why they are not."""
+    for number in range(TRIES):
+        name = f"e{number}"
+        with RunningProxy(folder / "logs", engine.url) as proxy:
+            run(folder / name, f"{proxy.url}/x/{name}")
+            rows = [row for row in proxy.rows() if row.identity.execution_id == name]
+        if all(row.capture_quality == "exact" for row in rows):
+            return rows, proven(folder, engine, name)
+        odd = [row for row in rows if row.capture_quality != "exact"]
+        assert all("logprobs_incomplete" in row.capture_flags for row in odd)
+        assert not any((row.response or b"").isascii() for row in odd)
+    raise AssertionError(f"no run of {TRIES} was exact")
+
+
+def proven(folder: Path, engine: Engine, name: str) -> ExecutionTree:
+    """The log is what was captured and what the engine makes of the messages; the trees are what it says."""
+    assert check(folder / "logs", engine=engine.url).ok
+    assert build_trees(folder / "logs", folder / "trees", strict=True).ok
+    assert verify_trees(folder / "trees") == []
+    return read_trees(folder / "trees").tree(name)
+
+
+def trained(rows: list[CallRecord], tree: ExecutionTree) -> bool:
+    sampled = sum(len(row.output or b"") // 4 for row in rows)
+    return tree.targets == tree.kept_targets == tree.sampled_tokens == sampled
+
+
+@pytest.mark.harness
+def test_claude_code_with_a_real_model_is_exact_through_the_translated_wire(
+    tmp_path: Path, engine: Engine
+) -> None:
+    """Two turns of one session, each a process of its own."""
+
+    def run(home: Path, url: str) -> None:
+        for flags, task in (((), STORY), (("-c",), "And at night?")):
+            agent = claude_code(home, url, "--bare", *flags, CLAUDE_CODE_MAX_OUTPUT_TOKENS="60")
+            ran = agent.run(task, timeout=400)
+            assert ran.code == 0, ran
+
+    rows, tree = run_until_exact(tmp_path, engine, run)
+    assert len(rows) >= 2
+    assert {(row.wire, row.upstream_wire, row.stream, row.outcome) for row in rows} == {
+        ("messages", "chat", True, "ok")
+    }
+    assert {row.logprob_quality for row in rows} == {"sampled"}
+    start, *later = [link.cause for link in tree.links]
+    assert start is Cause.START and set(later) <= {Cause.CONTINUATION, Cause.RETOKENIZED}
+    assert {link.context_id for link in tree.links} == {0}
+    assert trained(rows, tree)
+
+
+def test_mini_swe_agent_with_a_real_model_is_exact(tmp_path: Path, engine: Engine) -> None:
+    """The model calls no tool, so the agent gives up after some answers that it leaves out."""
+
+    def run(home: Path, url: str) -> None:
+        mini_swe_agent(home, url, engine.model).run(STORY, timeout=300)
+
+    rows, tree = run_until_exact(tmp_path, engine, run)
+    assert {(row.wire, row.stream, row.outcome) for row in rows} == {("chat", False, "ok")}
+    assert tree.links[0].cause is Cause.START
+    assert trained(rows, tree)
