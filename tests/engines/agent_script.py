@@ -139,7 +139,9 @@ def _calls(step: Step, mark: str, body: Json) -> Iterator[ToolCall]:
     for number, (names, given) in enumerate(wanted):
         tool = _tool(body.get("tools") or (), names)
         arguments = _arguments(tool, {**REQUIRED, **given}, step.arguments)
-        yield ToolCall(tool["name"], json.dumps(arguments), f"call_{mark}-{number}")
+        # Spelled as nobody else does: who writes it anew, writes something else.
+        spelled = json.dumps(arguments, separators=(" , ", " : "))
+        yield ToolCall(tool["name"], spelled, f"call_{mark}-{number}")
 
 
 def _tool(tools: Sequence[Json], names: Sequence[str]) -> Json:

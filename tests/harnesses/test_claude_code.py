@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines.agent_script import Step
 from tests.harnesses.agents import Ran, claude_code
-from tests.harnesses.rig import OVERFLOW, Plans, Rig, chain
+from tests.harnesses.rig import OVERFLOW, Plans, Rig, chain, shape
 
 pytestmark = pytest.mark.harness
 
@@ -25,8 +25,10 @@ LONG = [f"seq -s ' ' {first}0000 {first}4850" for first in (1, 2, 3, 4)]
 
 
 def run(tmp_path: Path, *steps: Step, children: Plans | None = None, **env: str) -> tuple[Rig, Ran]:
+    """What its headers say of agents and what is found without them has to be the same."""
     with Rig(tmp_path, {TASK: steps, **(children or {})}) as rig:
         ran = claude_code(rig.home, rig.url, **env).run(TASK)
+    assert shape(rig.without_labels()) == shape(rig.proven())
     return rig, ran
 
 
