@@ -90,6 +90,8 @@ def test_items_of_two_answers_are_two_messages() -> None:
     assert messages(cut, whole) == [assistant("I patch it."), assistant(None, LS)]
     assert messages(cut, called("c1", id="fc_aa_1")) == [assistant("I patch it.", LS)]
     assert messages(cut, called("c1", id="fc_1")) == [assistant("I patch it.", LS)]
+    later = messages(thought("hm"), cut, whole)
+    assert later == [assistant("I patch it.", reasoning_content="hm"), assistant(None, LS)]
 
 
 def test_reasoning_goes_into_the_field_that_the_engine_reads() -> None:

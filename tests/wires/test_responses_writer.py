@@ -260,9 +260,23 @@ def test_what_is_said_after_a_call_is_an_item_of_its_own() -> None:
 
 
 def test_a_refusal_is_a_part_of_its_own() -> None:
-    (found,) = output_of({"content": "Well."}, {"refusal": "No"}, {"refusal": "."})
-    assert [part["type"] for part in found["content"]] == ["output_text", "refusal"]
-    assert found["content"][1] == {"type": "refusal", "refusal": "No."}
+    out = writer()
+    found = events(run(out, [{"content": "Well."}, {"refusal": "No"}, {"refusal": "."}]))
+    (item,) = out.answer()["output"]
+    assert [part["type"] for part in item["content"]] == ["output_text", "refusal"]
+    assert item["content"][1] == {"type": "refusal", "refusal": "No."}
+    told = [(event["content_index"], *kinds([event])) for event in found if "content_index" in event]
+    assert told == [
+        (0, "content_part.added"),
+        (0, "output_text.delta"),
+        (0, "output_text.done"),
+        (0, "content_part.done"),
+        (1, "content_part.added"),
+        (1, "refusal.delta"),
+        (1, "refusal.delta"),
+        (1, "refusal.done"),
+        (1, "content_part.done"),
+    ]
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
@@ -277,6 +291,8 @@ def test_reasoning_is_sealed_only_for_those_who_ask() -> None:
     (plain,) = output_of({"reasoning": "hm"})
     (kept,) = output_of({"reasoning": "hm"}, include=["reasoning.encrypted_content"])
     assert ("encrypted_content" in plain, kept["encrypted_content"]) == (False, "gyre1.aG0=")
+    begun = events(run(writer(include=["reasoning.encrypted_content"]), [{"reasoning": "hm"}]))[2]
+    assert "encrypted_content" not in begun["item"], "there is nothing to seal yet"
 
 
 @pytest.mark.parametrize(

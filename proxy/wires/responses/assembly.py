@@ -50,7 +50,7 @@ class ResponsesAssembly:
             self.failed = _message(event.get("error")) or _message(event) or "the engine sent an error"
         elif kind in ("response.output_item.added", "response.output_item.done"):
             if isinstance(item := event.get("item"), dict):
-                self._items[self._at(event)] = _Item(item, whole=kind.endswith("done"))
+                self._items[self._at(event)] = _Item(item)
         elif kind in _TEXTS or kind in _FIELDS:
             self._grow(event, kind)
 
@@ -95,16 +95,14 @@ class ResponsesAssembly:
 
 
 class _Item:
-    """One item: whole, or as it began and what was added since."""
+    """One item as it began, and what was added since; or whole."""
 
-    def __init__(self, item: Json, whole: bool) -> None:
+    def __init__(self, item: Json) -> None:
         self._item = item
-        self._whole = whole
         self._grown: dict[tuple[str, str, str, int], list[str]] = {}
 
     def grow(self, where: tuple[str, str, str, int], text: str) -> None:
-        if not self._whole:
-            self._grown.setdefault(where, []).append(text)
+        self._grown.setdefault(where, []).append(text)
 
     def value(self) -> Json:
         item = dict(self._item)

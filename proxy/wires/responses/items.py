@@ -41,7 +41,7 @@ _HOSTED = frozenset(
 )
 """What tools of OpenAI's servers left behind; no engine here has ever seen it."""
 _ELSEWHERE = {
-    "item_reference": "refers to an item that a server keeps, and the proxy keeps none; send the item",
+    "item_reference": "refers to an item that a server keeps; the proxy keeps none, send it (`store: false`)",
     "compaction": "is a history that only its server can read; send the items themselves",
     "compaction_summary": "is a history that only its server can read; send the items themselves",
     "context_compaction": "is a history that only its server can read; send the items themselves",

@@ -164,9 +164,9 @@ class _Call:
         function = part.get("function")
         said = function if isinstance(function, dict) else {}
         if isinstance(ident := part.get("id"), str) and ident:
-            self.ident = self.ident or ident
+            self.ident = ident
         if isinstance(name := said.get("name"), str) and name:
-            self.name = self.name or name
+            self.name = name
         arguments = said.get("arguments")
         if isinstance(arguments, dict):
             arguments = msgspec.json.encode(arguments).decode()
