@@ -23,6 +23,13 @@ PATCH: Json = {
 }
 FIND: Json = {"type": "tool_search", "execution": "client", "description": "Find tools.", "parameters": {}}
 WEB: Json = {"type": "web_search", "external_web_access": True}
+USAGE: Json = {
+    "prompt_tokens": 40,
+    "completion_tokens": 9,
+    "total_tokens": 49,
+    "prompt_tokens_details": {"cached_tokens": 32},
+    "completion_tokens_details": {"reasoning_tokens": 5},
+}
 
 
 def dialect(sampled: dict[str, str] | None = None, call_id: str = CALL_ID) -> Dialect:
