@@ -211,6 +211,8 @@ def _many(
     from gyre.trainer.rollout.task import find_tasks
 
     made = plan(find_tasks(folder), n, options)
+    for note in made.notes:
+        output.say(f"note: {note}")
     for broken in made.broken:
         output.print_error(broken)
     result = Result()

@@ -55,6 +55,8 @@ def print_states(states: Sequence[State], problems: Sequence[GyreError], *, json
     for state in states:
         if state.reason or state.hint:
             output.print_error(GyreError(f"`{state.execution}`: {state.reason or state.outcome}", state.hint))
+        if state.unrecorded:
+            output.say("start the run again to bring into the log what is missing there")
 
 
 def _document(state: State) -> dict[str, Any]:

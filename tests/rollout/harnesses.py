@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 
 from gyre.proxy import read_log
+from gyre.proxy.log.folder import Folder
+from gyre.proxy.serve.address import announce, withdraw
 from gyre.trainer.rollout.control import Control
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.record import Record
@@ -81,6 +83,7 @@ class Stage:
         self.engine.start()
         self.proxy = RunningProxy(self.folder / "logs", self.engine, **self._flags)
         self.proxy.__enter__()
+        announce(Folder(self.proxy.logs), self.proxy.url)
         self.control = Control(self.proxy.url, self.proxy.logs)
         self.record = Record(self.control, patience_s=0.2)
         return self
@@ -88,6 +91,7 @@ class Stage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        withdraw(Folder(self.proxy.logs))
         self.proxy.__exit__(kind, error, trace)
         self.engine.stop()
 

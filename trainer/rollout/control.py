@@ -62,7 +62,8 @@ class Control:
             UpstreamError: it does not say.
         """
         answer = self.ask("GET", f"/x/{_ASKING}/v1/models")
-        found = [each for each in (answer or {}).get("data", ()) if name in ("", each["id"])]
+        listed = [each for each in (answer or {}).get("data") or () if isinstance(each, dict)]
+        found = [each for each in listed if each.get("id") and name in ("", each["id"])]
         if name and not found:
             return Model(name, None)
         if not found:

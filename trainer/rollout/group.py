@@ -30,6 +30,8 @@ class Plan:
     jobs: list[Job] = field(default_factory=list)
     broken: list[TaskError] = field(default_factory=list)
     """Tasks that cannot be run."""
+    notes: list[str] = field(default_factory=list)
+    """What may be wrong with the others."""
 
 
 @dataclass
@@ -60,6 +62,7 @@ def plan(folders: Sequence[Path], n: int, options: Options) -> Plan:
             made.broken.append(problem)
             continue
         names[name] = folder
+        made.notes += [f"task `{folder}`: {note}" for note in task.notes]
         made.jobs += [Job(f"{name}-{index}", task, task.name) for index in range(n)]
     return made
 

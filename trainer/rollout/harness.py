@@ -162,10 +162,15 @@ def _opencode(setting: Setting, program: str, more: Sequence[str]) -> Launch:
         },
     }
     env = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+    files = {
+        ".config/opencode/opencode.json": json.dumps(config, indent=2) + "\n",
+        # Or it fetches 5 MB of packages into each new home, which nothing here needs.
+        ".config/opencode/.npmrc": "offline=true\n",
+    }
     return Launch(
         argv=[program, "run", "--format", "json", *more],
         env=env,
-        files={".config/opencode/opencode.json": json.dumps(config, indent=2) + "\n"},
+        files=files,
         # Of what stands in its arguments it makes something else: quotation marks, numbers.
         stdin=setting.instruction_file,
     )

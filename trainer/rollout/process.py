@@ -135,7 +135,8 @@ class Supervised:
 
     def stop(self) -> None:
         """SIGTERM to everything that belongs to it, SIGKILL after the grace; `wait` tells when it is done."""
-        self._tell(b"stop\n")
+        if self._report is None:
+            self._tell(b"stop\n")
 
     def _begin(self, program: Program) -> int:
         spec = reaper.Spec(

@@ -8,6 +8,7 @@ is not run again, what was not scored is scored.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -31,6 +32,7 @@ from gyre.trainer.rollout.state import Event, State, Status
 from gyre.trainer.rollout.task import Task
 from gyre.trainer.rollout.watch import Clock, Ending, Quota, watch
 
+log = logging.getLogger(__name__)
 _UNWIND_S = GRACE_S + 5
 """How long the harness of a run that was killed may take to end."""
 
@@ -236,7 +238,7 @@ def deliver(root: Path, state: State, record: Record) -> None:
         try:
             record.deliver(state.execution, state.unrecorded[0])
         except (LogError, UpstreamError) as problem:
-            state.hint = f"not in the log yet; start the run again: {problem}"
+            log.warning("`%s` ended, which is not in the log yet: %s", state.execution, problem)
             return
         del state.unrecorded[0]
         states.save(root, state)
