@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import orjson
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from gyre.proxy.canonical import Block, Kind, blocks_of
@@ -107,6 +108,9 @@ def canonical(messages: list[Json], first: Any = None) -> list[Block]:
             levelled.append(block)
     return levelled
 
+
+PATIENT = settings(deadline=None)
+"""Shared machines stall for longer than hypothesis waits."""
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
 _SCALARS = st.one_of(

@@ -14,7 +14,15 @@ from gyre.proxy.canonical import response_blocks
 from gyre.proxy.wires.messages.assembly import MessagesAssembly, read_plain
 from gyre.proxy.wires.messages.writer import MessagesWriter
 from gyre.proxy.wires.translation import Assembly, Ending, Json
-from tests.wires.messages_builders import chat_answers, chat_call, deltas_of, events_of, text, written
+from tests.wires.messages_builders import (
+    PATIENT,
+    chat_answers,
+    chat_call,
+    deltas_of,
+    events_of,
+    text,
+    written,
+)
 
 ENDING = Ending("stop", usage={"prompt_tokens": 10, "completion_tokens": 4})
 
@@ -37,6 +45,7 @@ def everything(assembly: Assembly) -> tuple[Any, ...]:
     )
 
 
+@PATIENT
 @given(st.data())
 def test_a_stream_is_read_as_its_plain_answer_is(data: st.DataObject) -> None:
     message = data.draw(chat_answers())
@@ -146,6 +155,7 @@ _FIELDS = st.sampled_from(["message", "index", "content_block", "delta", "usage"
 _DELTAS = st.sampled_from(["text_delta", "input_json_delta", "citations_delta"])
 
 
+@PATIENT
 @given(st.lists(st.tuples(_TYPES, st.dictionaries(_FIELDS, _ODD, max_size=4), _DELTAS), max_size=6))
 def test_odd_events_never_raise(events: list[tuple[str, Json, str]]) -> None:
     assembly = MessagesAssembly()

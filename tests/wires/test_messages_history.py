@@ -15,6 +15,7 @@ from gyre.proxy.wires.translation import Dialect, Ending, Json
 from tests.wires.messages_builders import (
     IMAGE,
     IMAGE_PART,
+    PATIENT,
     assistant,
     body,
     call,
@@ -251,6 +252,7 @@ def test_what_cannot_be_gone_on_with_is_refused(block: Json) -> None:
         chat_of(user("a"), assistant(block))
 
 
+@PATIENT
 @given(conversations())
 def test_any_conversation_means_the_same_as_chat(said: Json) -> None:
     before = orjson.dumps(said)
@@ -259,6 +261,7 @@ def test_any_conversation_means_the_same_as_chat(said: Json) -> None:
     assert (chat.lost, orjson.dumps(said)) == ([], before)
 
 
+@PATIENT
 @given(chat_answers())
 def test_an_answer_sent_back_is_the_message_that_the_engine_gave(message: Json) -> None:
     """With the sampled arguments remembered, so that the next prompt can hold the very same tokens."""

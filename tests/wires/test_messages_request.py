@@ -240,10 +240,10 @@ def test_after_an_answer_they_open_the_next_message_or_are_one() -> None:
 
 
 def test_folding_parts_no_call_from_its_result() -> None:
-    assert [role for role, _ in folded(ASKED, system("n"), user(result("1", "x"), text("c")))] == [
-        "assistant",
-        "tool",
-        "user",
+    assert folded(ASKED, system("n"), user(result("1", "x"), text("c"))) == [
+        ("assistant", None),
+        ("tool", "x\n\nn"),
+        ("user", "c"),
     ]
 
 

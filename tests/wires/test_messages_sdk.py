@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from gyre.proxy.wires.messages.errors import OVERFLOW, error_body, error_type
 from gyre.proxy.wires.messages.writer import MessagesWriter
 from gyre.proxy.wires.translation import Ending, Json
-from tests.wires.messages_builders import chat_answers, deltas_of, events_of, spelled, written
+from tests.wires.messages_builders import PATIENT, chat_answers, deltas_of, events_of, spelled, written
 
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 USAGE = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 2}}
@@ -53,7 +53,7 @@ def plain(message: Message) -> Json:
     return said
 
 
-@settings(max_examples=60)
+@settings(PATIENT, max_examples=60)
 @given(st.data(), ENDINGS)
 def test_deltas_cut_anywhere_make_the_same_answer(data: st.DataObject, ending: Ending) -> None:
     message = data.draw(chat_answers())
@@ -64,6 +64,7 @@ def test_deltas_cut_anywhere_make_the_same_answer(data: st.DataObject, ending: E
     assert plain(Message.model_validate(answer)) == plain(streamed(stream))
 
 
+@PATIENT
 @given(st.data())
 def test_blocks_open_and_close_one_after_the_other(data: st.DataObject) -> None:
     stream, answer = written(data.draw(deltas_of(data.draw(chat_answers()))), Ending("stop"))
@@ -83,6 +84,7 @@ def test_blocks_open_and_close_one_after_the_other(data: st.DataObject) -> None:
     assert opened == closed == list(range(len(answer["content"])))
 
 
+@PATIENT
 @given(st.data())
 def test_the_sampled_arguments_arrive_as_they_were_sampled(data: st.DataObject) -> None:
     message = data.draw(chat_answers())
@@ -125,8 +127,9 @@ def test_errors_are_of_the_types_that_the_sdk_knows(status: int, kind: str) -> N
     assert (caught.value.status_code, caught.value.type, caught.value.api_message) == (status, kind, "no")
 
 
-def test_a_body_too_large_has_its_own_type() -> None:
+def test_some_types_are_not_of_the_status_alone() -> None:
     assert error_type(413, "too_large") == "request_too_large"
+    assert error_type(500, OVERFLOW) == "invalid_request_error"
 
 
 def test_an_error_in_mid_stream_reaches_the_caller() -> None:
@@ -183,6 +186,7 @@ def test_an_overflow_is_said_as_claude_code_looks_for_it(said: str, heard: str) 
     assert said in error.message
 
 
+@PATIENT
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=3), st.integers()), st.data())
 def test_spellings_mean_what_they_spell(value: Json, data: st.DataObject) -> None:
     """The strategy itself: otherwise the tests above would prove little."""

@@ -128,6 +128,13 @@ def test_arguments_of_a_later_call_wait_for_the_earlier_one() -> None:
     ]
 
 
+def test_what_comes_after_whole_arguments_changes_neither_form() -> None:
+    deltas = [part(0, "{}", id="1", name="A"), part(1, "{", id="2", name="B"), part(0, "x"), part(1, "}")]
+    _, answer = written(deltas, Ending("tool_calls"))
+    assert [block["input"] for block in answer["content"]] == [{}, {}]
+    assert "x" not in [said for _, _, said in shape(told(*deltas))]
+
+
 def test_calls_that_never_become_json_still_come_whole_and_in_order() -> None:
     deltas = [part(0, '{"a', id="1", name="A"), part(1, "[1]", id="2", name="B"), part(0, '": tru')]
     _, answer = written(deltas, Ending("length"))
@@ -150,7 +157,9 @@ def test_white_space_before_arguments_waits_for_them() -> None:
 
 
 def test_a_call_waits_for_its_name() -> None:
-    events = told(part(0, "", id="1"), part(0, "{", name="A"), part(0, "}", name="other"))
+    deltas = [part(0, "", id="1"), part(0, "{", name="A"), part(0, "}", name="other")]
+    events = told(*deltas)
+    assert written(deltas, Ending("stop"))[1]["content"][0]["name"] == "A"
     assert shape(events) == [("start", 0, "A"), ("delta", 0, "{"), ("delta", 0, "}"), ("stop", 0, "")]
 
 

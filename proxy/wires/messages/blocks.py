@@ -102,7 +102,7 @@ class Blocks:
     def add(self, kind: Kind, text: str) -> list[Json]:
         if not text:
             return []
-        if not self.all or self.all[-1].closed or self.all[-1].kind != kind:
+        if not self.all or self.all[-1].kind != kind:
             self.all.append(Block(kind))
         self.all[-1].parts.append(text)
         return self._advance()
