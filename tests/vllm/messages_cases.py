@@ -28,6 +28,7 @@ CACHED = {**text("You are careful.\n"), "cache_control": {"type": "ephemeral"}}
 SLOW = {"role": "system", "content": "Now slow."}
 CALLS = assistant([thought("Both."), text("I look."), use("t1", "a.txt"), use("t2", "b.txt")])
 RESULTS = [result("t1", [text("É"), text("two")]), result("t2", "gone", is_error=True)]
+ONE, TWO = [thought("One."), text("1")], [thought("Two."), text("2")]
 ERROR = ("is_error_left_out",)
 
 MESSAGES = [
@@ -91,14 +92,14 @@ MESSAGES = [
     ),
     messages(
         "a thought between",
-        [QUESTION, assistant([thought("One."), text("1"), thought("Two."), text("2")]), QUESTION],
+        [QUESTION, assistant([*ONE, *TWO]), user("And of Italy?")],
         "vLLM joins the thoughts of one message and puts them before its text; the proxy keeps the order",
         {
             "messages": [
                 QUESTION,
-                assistant([thought("One."), text("1")]),
-                assistant([thought("Two."), text("2")]),
-                QUESTION,
+                assistant(ONE),
+                assistant(TWO),
+                user("And of Italy?"),
             ]
         },
     ),

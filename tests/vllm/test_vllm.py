@@ -52,7 +52,8 @@ def test_every_row_is_exact(recorded: Recorded, case: Case) -> None:
         assert (row["outcome"], row["capture_quality"], row["engine"]) == ("ok", "exact", "vllm")
         assert (row["wire"], row["upstream_wire"]) == (case.wire, "chat")
         assert row["stream"] == bool(case.body.get("stream"))
-        assert tuple(row["capture_flags"]) == case.flags
+        # A small model may well answer nothing.
+        assert tuple(flag for flag in row["capture_flags"] if flag != "no_content") == case.flags
         assert len(row["output_logprobs"]) == len(row["output_ids"])
     usage = json.loads(call.rows[0]["usage"])
     assert usage["prompt_tokens"] == len(call.prompt)
