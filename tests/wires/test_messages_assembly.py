@@ -71,7 +71,7 @@ def test_counts_replace_those_before_and_are_never_added() -> None:
         ]
     )
     assert assembly.usage == {"input_tokens": 90, "cache_read_input_tokens": 10, "output_tokens": 9}
-    assert assembly.finish_reason == "end_turn"
+    assert assembly.finish_reason == assembly.meta()["stop_reason"] == "end_turn"
 
 
 def test_the_other_fields_are_kept_beside_the_message() -> None:
