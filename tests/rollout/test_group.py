@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gyre.proxy.executions import ExecutionOutcome
+from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.trainer.rollout import state as states
 from gyre.trainer.rollout.group import Plan, Result, plan, run_jobs, slug
 from gyre.trainer.rollout.job import Job, Options
@@ -206,7 +206,7 @@ def test_what_the_log_could_not_take_is_brought_to_it_by_the_next_run(stage: Sta
     run(stage, [Job("x-0")])
     state = states.load(stage.runs / "x-0")
     assert state
-    late = states.Event(event=states.ExecutionEvent.SCORED, attempt=0, score=9.0)
+    late = states.Event(event=ExecutionEvent.SCORED, attempt=0, score=9.0)
     state.unrecorded = [late]
     states.save(stage.runs / "x-0", state)
     assert run(stage, [Job("x-0")]).kept == 1

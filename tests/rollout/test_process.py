@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gyre.trainer.rollout.place import BusyError, locked
 from gyre.trainer.rollout.process import Program, Report, StartError, Supervised
 from tests.proxy.processes import wait_for
 from tests.rollout.harnesses import alive
@@ -182,22 +183,30 @@ def test_whoever_kills_the_supervisor_is_found_and_ended(tmp_path: Path) -> None
 STARTER = """
 import sys, time
 from pathlib import Path
+from gyre.trainer.rollout.place import locked
+from gyre.trainer.rollout.place import BusyError, locked
 from gyre.trainer.rollout.process import Program, Supervised
 folder, mark = Path(sys.argv[1]), sys.argv[2]
 text = "trap '' TERM; setsid sleep 1000 & while :; do sleep 0.05; done"
 program = Program(argv=["sh", "-c", text], env={"PATH": sys.argv[3], "GYRE_TEST": mark}, cwd=folder,
-                  stdout=folder / "o", stderr=folder / "e", grace_s=0.2)
-running = Supervised(program)
-print("up", flush=True)
-time.sleep(1000)
+                  stdout=folder / "o", stderr=folder / "e", grace_s=3)
+with locked(folder, "it") as lock:
+    running = Supervised(program, lock)
+    print("up", flush=True)
+    time.sleep(1000)
 """
 
 
-def test_when_we_are_killed_the_program_ends_too(tmp_path: Path) -> None:
+def test_when_we_are_killed_the_program_ends_too_and_until_then_nobody_takes_its_place(
+    tmp_path: Path,
+) -> None:
     mark = secrets.token_hex(8)
     command = [sys.executable, "-c", STARTER, str(tmp_path), mark, os.environ["PATH"]]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as starter:
         assert starter.stdout and starter.stdout.readline() == b"up\n"
         wait_for(lambda: len(alive(mark)) >= 3)  # the starter, the program, its daemon
         starter.kill()
-    wait_for(lambda: alive(mark) == [])
+    with pytest.raises(BusyError), locked(tmp_path, "it"):
+        pass
+    with locked(tmp_path, "it", 30):
+        assert alive(mark) == []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,25 @@ def test_without_its_log_the_proxy_is_asked_for_the_number_of_calls(stage: Stage
     since = record.begin("e1", None, None)
     stage.proxy.chat("e1")
     assert record.calls("e1", since) == Calls(1, 1)
+
+
+class Views(Control):
+    """A proxy that says so many open calls, one answer after the other."""
+
+    def __init__(self, *open_calls: int) -> None:
+        super().__init__("http://proxy")
+        self.left = list(open_calls)
+
+    def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, patience_s: float = 0.0
+    ) -> dict[str, Any] | None:
+        return {"open": self.left.pop(0)}
+
+
+def test_open_calls_are_waited_for() -> None:
+    views = Views(2, 1, 0, 7)
+    Record(views).settle("e1")
+    assert views.left == [7]
 
 
 def test_a_log_that_is_gone_says_nothing_of_calls(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from gyre.trainer.rollout.control import Control
 from gyre.trainer.rollout.harness import Harness
 from gyre.trainer.rollout.job import Job
 from gyre.trainer.rollout.place import BusyError, locked
-from gyre.trainer.rollout.record import Record
+from gyre.trainer.rollout.record import Calls, Record, Standing
 from gyre.trainer.rollout.run import run_execution
 from gyre.trainer.rollout.state import Status
 from gyre.trainer.rollout.task import TaskError, load_task
@@ -279,6 +279,19 @@ def test_a_harness_that_fills_the_disk(stage: Stage, monkeypatch: pytest.MonkeyP
     assert state.score and state.score > 9
 
 
+def test_no_file_becomes_larger_than_all_may_be(stage: Stage) -> None:
+    text = """
+call()
+try:
+    write("large", "x" * (5 << 20))
+except OSError as problem:
+    print(problem.strerror)
+"""
+    state = stage.run(stage.agent(text), workspace_limit=1 << 20)
+    assert Path(state.stdout).read_text() == "File too large\n"
+    assert (Path(state.workspace) / "large").stat().st_size == 1 << 20
+
+
 def test_room_outside_of_the_workspace_counts_too(stage: Stage) -> None:
     text = "call(); [write(os.environ[name] + '/f', 'x' * 900_000) for name in ('TMPDIR', 'HOME')]"
     assert stage.run(stage.agent(text), workspace_limit=1 << 20).reason.startswith("its files took ")
@@ -422,6 +435,32 @@ def test_a_damaged_state_is_named(stage: Stage) -> None:
     (stage.runs / "e1" / "execution.json").write_text("{")
     with pytest.raises(states.StateError, match=r"e1/execution\.json` is damaged"):
         stage.run(["true"])
+
+
+class Noting(Record):
+    """What a run asks and says, in order."""
+
+    def __init__(self, control: Control) -> None:
+        super().__init__(control)
+        self.notes: list[str] = []
+
+    def settle(self, name: str) -> None:
+        self.notes.append("settle")
+        super().settle(name)
+
+    def calls(self, name: str, since: Standing) -> Calls | None:
+        self.notes.append("calls")
+        return super().calls(name, since)
+
+    def deliver(self, name: str, event: states.Event) -> None:
+        self.notes.append(event.event)
+        super().deliver(name, event)
+
+
+def test_calls_that_were_left_open_end_before_the_execution_does(stage: Stage) -> None:
+    stage.record = noting = Noting(stage.control)
+    stage.run(stage.agent("call()"), score="echo 1")
+    assert noting.notes == ["settle", "calls", "ended", "scored"]
 
 
 # Without a proxy.

@@ -36,11 +36,6 @@ class Status(StrEnum):
     """It ended; its scorer has not."""
     DONE = "done"
 
-    @property
-    def runs_again(self) -> bool:
-        """Whether a run that is started again begins it anew."""
-        return self in (Status.RUNNING, Status.INTERRUPTED, Status.NOT_STARTED)
-
 
 class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Something that the log shall say of an execution."""
