@@ -32,10 +32,12 @@ class Call:
 
 
 class Recorded:
-    def __init__(self, folder: Path, engine: str, cases: list[Case]) -> None:
+    """`options` are those of `gyre proxy`."""
+
+    def __init__(self, folder: Path, engine: str, cases: list[Case], *options: str) -> None:
         self._said: dict[tuple[Wire, str], list[Said] | str] = {}
         self.counted: dict[str, int] = {}
-        with ProxyProcess(folder, engine) as proxy:
+        with ProxyProcess(folder, engine, *options) as proxy:
             for case in cases:
                 self._said[case.wire, case.name] = _tried(proxy.url, case)
                 if case.wire == Wire.MESSAGES:
@@ -43,18 +45,26 @@ class Recorded:
             assert end(proxy) == 0, proxy.stderr
         self.logs = proxy.logs
 
-    def __getitem__(self, case: Case) -> Call:
+    def said(self, case: Case) -> list[Said]:
         said = self._said[case.wire, case.name]
         assert not isinstance(said, str), said
-        return call_of(read_log(self.logs, executions=[execution_of(case)]), said)
+        return said
+
+    def rows(self, case: Case) -> list[Json]:
+        return _generations(read_log(self.logs, executions=[execution_of(case)]))
+
+    def __getitem__(self, case: Case) -> Call:
+        log = read_log(self.logs, executions=[execution_of(case)])
+        rows = _generations(log)
+        keys = [(row["call_id"], row["attempt"], row["choice"]) for row in rows]
+        prompts = {tuple(ids_of(log.prompt_ids(*key))) for key in keys}
+        assert len(prompts) == 1
+        outputs = [ids_of(log.output_ids(*key)) for key in keys]
+        return Call(self.said(case), rows, list(prompts.pop()), outputs)
 
 
-def call_of(log: Log, said: list[Said]) -> Call:
-    rows = [row for row in log.calls.to_pylist() if row["wire"] != Wire.COUNT_TOKENS]
-    keys = [(row["call_id"], row["attempt"], row["choice"]) for row in rows]
-    prompts = {tuple(ids_of(log.prompt_ids(*key))) for key in keys}
-    assert len(prompts) == 1
-    return Call(said, rows, list(prompts.pop()), [ids_of(log.output_ids(*key)) for key in keys])
+def _generations(log: Log) -> list[Json]:
+    return [row for row in log.calls.to_pylist() if row["wire"] != Wire.COUNT_TOKENS]
 
 
 def ids_of(array: Any) -> list[int]:
