@@ -35,6 +35,9 @@ class Kind(StrEnum):
     """An image, a file, ...; `text` is its JSON."""
 
 
+_MAY_BE_BLANK = (Kind.TEXT, Kind.REASONING)
+
+
 class Block(NamedTuple):
     role: str
     kind: Kind
@@ -79,7 +82,8 @@ def arguments_of(block: Block) -> list[str]:
 
 
 def _said(value: Any, role: str) -> list[Block]:
-    return [block for block in _blocks(value, role) if block.kind is not Kind.TEXT or block.text]
+    """Without blank text and reasoning: Claude Code drops the line ends that models write before a call."""
+    return [block for block in _blocks(value, role) if block.kind not in _MAY_BE_BLANK or block.text.strip()]
 
 
 def _blocks(value: Any, role: str) -> Iterator[Block]:

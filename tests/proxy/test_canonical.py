@@ -227,3 +227,12 @@ def test_numbers_are_the_same_however_a_harness_writes_them() -> None:
     )
     assert called_with('{"a": 1}') != called_with('{"a": true}')
     assert called_with('{"a": 1e300}') == called_with('{"a": 1E+300}')
+
+
+def test_blank_text_and_reasoning_say_nothing() -> None:
+    calls = [{"id": "c1", "function": {"name": "read", "arguments": "{}"}}]
+    engine = {"role": "assistant", "content": "\n\n", "reasoning": "", "tool_calls": calls}
+    use = {"type": "tool_use", "id": "c1", "name": "read", "input": {}}
+    thinking = {"type": "thinking", "thinking": "", "signature": "s"}
+    assert blocks(engine) == blocks({"role": "assistant", "content": [thinking, use]})
+    assert len(blocks(engine)) == 1

@@ -1,7 +1,7 @@
 """ENTRY: a Responses request as chat/completions, and a writer that brings the answer back.
 
 Only calls whose token ids are wanted come here; others pass untouched and are only read
-(`assembly.py`). What is carried how is in docs/proxy.md.
+(`assembly.py`). What is carried how is in docs/wires.md.
 """
 
 from __future__ import annotations
