@@ -82,7 +82,11 @@ def run(
         str | None, typer.Option("--execution", "-x", help="Its name.", show_default="made up")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Executions that it is compared with.", show_default="the task")
+        str | None,
+        typer.Option(
+            help="Executions that it is compared with; with `--tasks` put before their names.",
+            show_default="the task",
+        ),
     ] = None,
     timeout: Annotated[
         str | None,
@@ -132,7 +136,7 @@ def run(
     many = tasks is not None or n is not None
     _require(not (task and tasks), "give `--task` or `--tasks`")
     _require(bool(task or tasks) or n is None, "`--n` needs `--task` or `--tasks`")
-    _require(not many or not (execution or group), "executions of a group are named after its task")
+    _require(not many or execution is None, "executions of a group are named after its task")
     _require(many or not retry_failed, "`--retry-failed` is for `--tasks` and `--n`")
     _require(not (task or tasks) or not (workspace or instruction), "the task says what to do, and on what")
     _require(bool(harness or command), "give a command after `--`, or `--harness`")
@@ -160,7 +164,7 @@ def run(
         if many:
             folder = tasks or task
             assert folder
-            code = _many(folder, n or _N, options, where, stop, jobs, retry_failed, json)
+            code = _many(folder, n or _N, group or "", options, where, stop, jobs, retry_failed, json)
         else:
             code = _one(task, options, where, stop, execution, group, json)
     raise typer.Exit(stop.code or code)
@@ -197,6 +201,7 @@ def _one(
 def _many(
     folder: Path,
     n: int,
+    prefix: str,
     options: Options,
     where: Where,
     stop: Stop,
@@ -210,7 +215,7 @@ def _many(
     from gyre.trainer.rollout.record import Record
     from gyre.trainer.rollout.task import find_tasks
 
-    made = plan(find_tasks(folder), n, options)
+    made = plan(find_tasks(folder), n, options, prefix)
     for note in made.notes:
         output.say(f"note: {note}")
     for broken in made.broken:

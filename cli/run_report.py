@@ -13,6 +13,7 @@ from gyre.proxy.executions import ExecutionOutcome
 from gyre.trainer.rollout.state import State, Status
 
 SCHEMA = 1
+_BAD = (ExecutionOutcome.FAILED, ExecutionOutcome.SCORER_FAILED)
 _SHOWN = (
     *("execution", "task", "group", "attempt", "harness", "status", "outcome", "score", "reason"),
     *("seconds", "workspace", "stdout", "stderr", "details"),
@@ -53,10 +54,11 @@ def print_states(states: Sequence[State], problems: Sequence[GyreError], *, json
     rows = [(one.execution, str(one.outcome), one.score, one.seconds, one.workspace) for one in states]
     output.print_table("", ("execution", "outcome", "score", "seconds", "workspace"), rows)
     for state in states:
-        if state.reason or state.hint:
-            output.print_error(GyreError(f"`{state.execution}`: {state.reason or state.outcome}", state.hint))
-        if state.unrecorded:
-            output.say("start the run again to bring into the log what is missing there")
+        if state.outcome in _BAD:
+            output.print_error(GyreError(f"`{state.execution}`: {state.reason}", state.hint))
+        elif state.reason:
+            output.say(f"{state.execution}: {state.reason}")
+    _remind(states)
 
 
 def _document(state: State) -> dict[str, Any]:
@@ -77,6 +79,14 @@ def print_groups(states: Sequence[State]) -> None:
         rows.append((group, len(members), *counts, mean, seconds))
     names = ("group", "executions", *(str(one) for one in outcomes), "mean score", "median s")
     output.print_table("", names, rows)
+    for reason, hint in dict.fromkeys((state.reason, state.hint) for state in states if state.hint):
+        output.print_error(GyreError(reason, hint))
+    _remind(states)
+
+
+def _remind(states: Sequence[State]) -> None:
+    if any(state.unrecorded for state in states):
+        output.say("start the run again to bring into the log what is missing there")
 
 
 def exit_code(states: Sequence[State]) -> int:

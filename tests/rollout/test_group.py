@@ -68,6 +68,20 @@ def test_names_are_what_executions_can_be_called(name: str, short: str) -> None:
     assert slug(name) == short
 
 
+def test_a_prefix_sets_a_run_apart_from_others_in_the_log(stage: Stage, tmp_path: Path) -> None:
+    folder = task_folder(tmp_path, "a")
+    (job,) = plan([folder], 1, Options(runs=Path("/runs"), command=["true"]), prefix="step 2").jobs
+    assert (job.name, job.group, job.only_new) == ("step-2-a-0", "step 2-a", True)
+    first = planned([folder], 1).jobs
+    run(stage, first)
+    stage.runs = tmp_path / "other"
+    (failure,) = run(stage, first).failures
+    assert "the log has an execution `a-0` that is not of this run" in str(failure[1])
+    assert "--group" in failure[1].hint
+    assert run(stage, [job]).states[0].outcome == "completed"
+    assert [attempt for attempt, *_ in said(stage.events("a-0"))] == [0, 0, 0]
+
+
 def test_a_broken_task_is_named_and_the_others_are_planned(tmp_path: Path) -> None:
     good = task_folder(tmp_path, "good")
     lacking = task_folder(tmp_path, "lacking")

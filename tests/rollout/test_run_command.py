@@ -210,7 +210,10 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], message: str, capsys: 
         (["-x", "../up", "x"], "execution name `../up` from `--execution` is not allowed"),
         (["--task", "none", "x"], "has no `task.toml`"),
         (["--tasks", ".", "x"], "no tasks in `.`"),
-        (["--upstream", "ftp://x", "x"], "the proxy does not start: "),
+        (
+            ["--upstream", "ftp://x", "x"],
+            "the proxy does not start: `ftp://x` is not the base URL of an engine",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_exit_code_1_and_starts_nothing(
@@ -245,6 +248,17 @@ def test_a_group_with_a_broken_task_runs_the_rest_and_is_exit_code_1(
     assert "good-0: completed, score 0.5" in shown.err and "good-1: completed" in shown.err
     row = next(line for line in shown.out.splitlines() if "good" in line)
     assert row.split()[:4] == ["good", "2", "2", "0.50"]
+
+
+def test_what_no_execution_of_a_group_could_do_is_said_once(
+    stage: Stage, tmp_path: Path, capsys: Capture
+) -> None:
+    tasks = tasks_of(tmp_path / "tasks", "a")
+    words = ["--tasks", tasks, "-n", 3, "--group", "g", "--harness", "codex", "--harness-path", "no-codex"]
+    assert run(*words, "--model", "m") == 1
+    told = capsys.readouterr().err
+    assert told.count("hint: install it") == 1
+    assert "g-a-2: failed (`no-codex` is not installed)" in told
 
 
 def test_a_group_as_json_has_every_execution_and_problem(
@@ -285,62 +299,54 @@ def test_a_proxy_of_its_own_ends_with_the_run(tmp_path: Path) -> None:
     assert alive(str(tmp_path / "logs")) == []
 
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
 STORY = """
 call()
 write("up", "")
 while not os.path.exists("{go}"):
     time.sleep(0.05)
-write("answer", "1")
+os.remove("up")
+task = os.environ["GYRE_EXECUTION"].rpartition("-")[0]
+subprocess.run(["sh", "{examples}/" + task + "/solution/solve.sh"], check=True)
 """
 
 
 @pytest.mark.slow
 def test_a_group_that_is_interrupted_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    tasks = tasks_of(tmp_path / "tasks", "a", "b")
-    go = tmp_path / "go"
-    agent = write_agent(tmp_path, STORY.format(go=go))
-    arguments = ["--tasks", tasks, "--n", 4, "--jobs", 2, "--json", "--", *agent]
-    runs = tmp_path / "runs"
+    go, runs = tmp_path / "go", tmp_path / "runs"
+    agent = write_agent(tmp_path, STORY.format(go=go, examples=EXAMPLES))
+    arguments = ["--tasks", EXAMPLES, "--n", 4, "--jobs", 2, "--json", "--", *agent]
 
-    def up(*names: str) -> bool:
-        return all((runs / name / "workspace" / "up").exists() for name in names)
+    def up() -> list[str]:
+        """Those that run and have made their call."""
+        names = [name for name, status in _statuses(runs).items() if status is Status.RUNNING]
+        return [name for name in names if (runs / name / "workspace" / "up").exists()]
 
     with FakeEngine() as engine, ProxyProcess(tmp_path, engine.url):
         go.touch()
         first = GyreRun(tmp_path, *arguments)
-        wait_for(lambda: _done(runs) >= 2, 60)
+        wait_for(lambda: list(_statuses(runs).values()).count(Status.DONE) >= 3, 60)
         go.unlink()
-        wait_for(lambda: len(_running(runs)) == 2, 60)
-        wait_for(lambda: up(*_running(runs)), 60)
+        wait_for(lambda: len(up()) == 2, 60)
         code, out, told = first.end(signal.SIGINT)
-        before = {
-            path.parent.name: state
-            for path in runs.glob("*/execution.json")
-            if (state := states.load(path.parent))
-        }
-        interrupted = {name for name, state in before.items() if state.status is Status.INTERRUPTED}
+        before = _statuses(runs)
+        interrupted = {name for name, status in before.items() if status is Status.INTERRUPTED}
         assert (code, len(interrupted)) == (130, 2)
         assert "ending what runs" in told and alive(str(tmp_path / "agent.py")) == []
         assert {one["execution"] for one in json.loads(out)["executions"]} == set(before)
         go.touch()
-        code, out, _ = GyreRun(tmp_path, *arguments).end()
+        code, out, told = GyreRun(tmp_path, *arguments).end()
         calls = read_log(tmp_path / "logs").calls.to_pylist()
-    assert code == 0
     executions = json.loads(out)["executions"]
-    assert [(one["outcome"], one["score"]) for one in executions] == [("completed", 1)] * 8
-    made = {name: [call["execution_attempt"] for call in calls if call["execution_id"] == name] for name in
-            (one["execution"] for one in executions)}  # fmt: skip
-    assert made == {name: [0, 1] if name in interrupted else [0] for name in made}
+    assert code == 0, told
+    assert [(one["outcome"], one["score"]) for one in executions] == [("completed", 1)] * 16
+    made: dict[str, list[int]] = {}
+    for call in calls:
+        made.setdefault(call["execution_id"], []).append(call["execution_attempt"])
+    names = {one["execution"] for one in executions}
+    assert made == {name: [0, 1] if name in interrupted else [0] for name in names}
     for name in interrupted:
         assert (0, "ended", "run_timeout", None) in said(events_of(tmp_path / "logs", name))
-
-
-def _running(runs: Path) -> list[str]:
-    return [name for name, status in _statuses(runs).items() if status is Status.RUNNING]
-
-
-def _done(runs: Path) -> int:
-    return sum(status is Status.DONE for status in _statuses(runs).values())
 
 
 def _statuses(runs: Path) -> dict[str, Status]:

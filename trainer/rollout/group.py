@@ -48,14 +48,18 @@ class Result:
     """Why no more executions were begun."""
 
 
-def plan(folders: Sequence[Path], n: int, options: Options) -> Plan:
-    """N executions of each task, named `<task>-<index>`; the task is their group."""
+def plan(folders: Sequence[Path], n: int, options: Options, prefix: str = "") -> Plan:
+    """N executions of each task, named `<task>-<index>`; the task is their group.
+
+    `prefix` sets those of this run apart from others in the log: `<prefix>-<task>-<index>`.
+    """
     made = Plan()
+    before = f"{prefix}-" if prefix else ""
     names: dict[str, Path] = {}
     for folder in folders:
         try:
             task = checked_task(folder, options)
-            name = slug(task.short_name)
+            name = slug(before + task.short_name)
             if name in names:
                 raise TaskError(f"task `{folder}` has the name of `{names[name]}`", "rename its folder")
         except TaskError as problem:
@@ -63,7 +67,8 @@ def plan(folders: Sequence[Path], n: int, options: Options) -> Plan:
             continue
         names[name] = folder
         made.notes += [f"task `{folder}`: {note}" for note in task.notes]
-        made.jobs += [Job(f"{name}-{index}", task, task.name) for index in range(n)]
+        group = before + task.name
+        made.jobs += [Job(f"{name}-{index}", task, group, only_new=True) for index in range(n)]
     return made
 
 

@@ -52,6 +52,8 @@ class Job:
     name: str
     task: Task | None = None
     group: str | None = None
+    only_new: bool = False
+    """Whether its name may not have ended in the log before, but in an earlier run of this one."""
 
     def limit_s(self, options: Options) -> float:
         """Seconds that the harness may take."""

@@ -20,6 +20,8 @@ from gyre.trainer.rollout.process import Program, StartError, Supervised
 _START_S = 60.0
 _STOP_S = 40.0
 """It lets open calls finish for 30 s."""
+_DOUBT_S = 1.0
+"""How long one whose run was killed may take to notice."""
 
 
 def running_proxy(url: str) -> Control:
@@ -84,11 +86,21 @@ def private_proxy(upstream: Sequence[str], logs: Path, output: Path) -> Iterator
 def _require_alone(logs: Path) -> None:
     """One that is just ending, as after a run that was killed, is waited for."""
     end = time.monotonic() + _STOP_S
+    doubt = time.monotonic() + _DOUBT_S
     while (url := proxy_url(Folder(logs))) is not None:
-        status = Control(url).ask("GET", "/gyre/v1/status")
-        if not (status and status["stopping"]) or time.monotonic() > end:
+        now = time.monotonic()
+        if now > end or (now > doubt and _serves(url)):
             raise ConfigError(f"a proxy at `{url}` writes `{logs}` already", "leave out `--upstream`")
-        time.sleep(0.2)
+        time.sleep(0.1)
+
+
+def _serves(url: str) -> bool:
+    """Whether it goes on. One that ends does not listen any more, or says so."""
+    try:
+        status = Control(url).ask("GET", "/gyre/v1/status")
+    except UpstreamError:
+        return False
+    return status is not None and not status["stopping"]
 
 
 def _announced(running: Supervised, logs: Path, said: Path) -> str:
@@ -98,7 +110,9 @@ def _announced(running: Supervised, logs: Path, said: Path) -> str:
             break
         if (url := _url_of(running.pid, logs)) is not None:
             return url
-    raise StartError(f"the proxy does not start: {last_words(said)}", f"see `{said}`")
+    lines = dict(line.split(": ", 1) for line in said.read_text().splitlines() if ": " in line)
+    why = lines.get("error") or last_words(said)
+    raise StartError(f"the proxy does not start: {why}", lines.get("hint", f"see `{said}`"))
 
 
 def _url_of(pid: int, logs: Path) -> str | None:

@@ -56,18 +56,29 @@ class Record:
         self._patience_s = patience_s
 
     def begin(
-        self, name: str, task: str | None, group: str | None, evaluation: bool | None = None
+        self,
+        name: str,
+        task: str | None,
+        group: str | None,
+        evaluation: bool | None = None,
+        *,
+        again: bool = True,
     ) -> Standing:
         """Say that an execution starts: a new attempt, where one of that name has ended before.
 
+        `again`: whether that may be; the attempt before is not trained any more.
+
         Raises:
             UpstreamError: there is no proxy.
-            BusyError: somebody else makes calls of that name.
+            BusyError: somebody else makes calls of that name, or it has been used.
         """
         about = {"task": task, "group": group, "evaluation": evaluation}
         said = {key: value for key, value in about.items() if value is not None}
         route = execution_route(name)
         view = self.control.ask("GET", route, patience_s=self._patience_s)
+        if view and view["ended"] and not again:
+            hint = "give `--group NAME`, which is put before all names, or another `--logs`"
+            raise BusyError(f"the log has an execution `{name}` that is not of this run", hint)
         if view and view["ended"]:
             self._post(name, {"event": ExecutionEvent.STARTED})
         elif view and view["calls"]:

@@ -105,7 +105,8 @@ class _Execution:
         """From here on the log knows of it, and so does a run that is started again."""
         job = self.job
         task = job.task.name if job.task else None
-        self.standing = self.record.begin(job.name, task, job.group, self.options.evaluation)
+        again = earlier is not None or not job.only_new
+        self.standing = self.record.begin(job.name, task, job.group, self.options.evaluation, again=again)
         place = Place(self.root, earlier.number + 1 if earlier else 0)
         self.state = State(
             execution=job.name,
@@ -149,7 +150,8 @@ class _Execution:
             return Supervised(program, lock)
         except (OSError, GyreError) as problem:
             self.state.hint = problem.hint if isinstance(problem, GyreError) else ""
-            self._over(Judgement(ExecutionOutcome.FAILED, str(problem), ran=False), {}, Status.NOT_STARTED)
+            failed = Judgement(ExecutionOutcome.FAILED, _why(problem), ran=False)
+            self._over(failed, {}, Status.NOT_STARTED)
             return None
 
     def _over(self, judgement: Judgement, details: dict[str, Any], status: Status | None = None) -> None:
@@ -256,6 +258,12 @@ def _judged(verdict: Verdict, workspace: Path) -> Verdict:
         return verdict
     reason = f"the workspace is empty: {verdict.reason}"
     return replace(verdict, score=0.0, outcome=ExecutionOutcome.NO_ARTIFACT, reason=reason)
+
+
+def _why(problem: OSError | GyreError) -> str:
+    if isinstance(problem, OSError) and problem.strerror and problem.filename:
+        return f"`{problem.filename}`: {problem.strerror}"
+    return str(problem)
 
 
 def _remove(temporary: str) -> None:
