@@ -128,7 +128,7 @@ def test_a_group_runs_and_its_executions_are_told_of_as_they_end(stage: Stage, t
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_no_more_run_at_once_than_asked_for(tmp_path: Path, at_once: int) -> None:
-    with Stage(tmp_path, script=Answer(delay=0.3)) as stage:
+    with Stage(tmp_path, script=Answer(delay=0.15)) as stage:
         result = run(stage, [Job(f"x-{n}") for n in range(3)], "call()", at_once=at_once)
         assert stage.engine.peak_open <= at_once
     assert [state.outcome for state in result.states] == ["completed"] * 3
@@ -229,6 +229,7 @@ def test_what_the_log_could_not_take_is_brought_to_it_by_the_next_run(stage: Sta
     assert len(stage.events("x-0")) == 3
 
 
+@pytest.mark.slow
 def test_a_failed_execution_and_a_hanging_scorer_leave_the_group_complete(
     stage: Stage, tmp_path: Path
 ) -> None:

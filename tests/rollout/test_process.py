@@ -197,6 +197,7 @@ with locked(folder, "it") as lock:
 """
 
 
+@pytest.mark.slow
 def test_when_we_are_killed_the_program_ends_too_and_until_then_nobody_takes_its_place(
     tmp_path: Path,
 ) -> None:

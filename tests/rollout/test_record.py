@@ -135,6 +135,7 @@ def test_when_the_proxy_is_gone_the_event_goes_into_its_log(tmp_path: Path) -> N
     assert len(events_of(logs, "e1")) == 3 and read_log(logs).problems == []
 
 
+@pytest.mark.slow
 def test_a_proxy_that_starts_after_that_knows_of_the_end(tmp_path: Path) -> None:
     with FakeEngine() as engine:
         with RunningProxy(tmp_path / "logs", engine) as first:
@@ -148,6 +149,7 @@ def test_a_proxy_that_starts_after_that_knows_of_the_end(tmp_path: Path) -> None
             assert record.control.url == second.url
 
 
+@pytest.mark.slow
 def test_an_attempt_that_a_new_proxy_has_seen_nothing_of_is_ended_as_that_attempt(tmp_path: Path) -> None:
     with FakeEngine() as engine:
         with ProxyProcess(tmp_path, engine.url) as first:

@@ -230,7 +230,10 @@ def test_an_engine_in_place_of_a_proxy_is_named(stage: Stage, capsys: Capture) -
     assert "is no gyre proxy" in capsys.readouterr().err
 
 
-def test_two_proxies_for_one_log_are_refused(stage: Stage, capsys: Capture) -> None:
+def test_two_proxies_for_one_log_are_refused(
+    stage: Stage, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gyre.trainer.rollout.private._DOUBT_S", 0.0)
     assert run("--upstream", stage.engine.url, "x") == 1
     assert "writes `" in capsys.readouterr().err
     assert run("--proxy", stage.proxy.url + "/v1/", "--", *stage.agent("call()")) == 0
@@ -286,6 +289,7 @@ def test_help_loads_nothing_heavy() -> None:
 # As processes.
 
 
+@pytest.mark.slow
 def test_a_proxy_of_its_own_ends_with_the_run(tmp_path: Path) -> None:
     agent = write_agent(tmp_path, "call(); call()")
     with FakeEngine() as engine:
@@ -393,6 +397,7 @@ def test_a_run_that_is_killed_leaves_nothing_running_and_is_started_again(tmp_pa
     assert alive(str(tmp_path / "agent.py")) == [] and alive(str(tmp_path / "logs")) == []
 
 
+@pytest.mark.slow
 def test_a_proxy_that_dies_takes_no_outcome_with_it(tmp_path: Path) -> None:
     agent = write_agent(tmp_path, "call(); write('up', '')\nwhile not os.path.exists('go'): time.sleep(0.05)")
     work = tmp_path / "runs" / "e1" / "workspace"
