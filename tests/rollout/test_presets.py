@@ -57,6 +57,11 @@ def test_the_instruction_reaches_it_unchanged(harness: Harness) -> None:
         assert made.argv[-1].removeprefix("--prompt=").removeprefix("--task=") == TOLD
 
 
+@pytest.mark.parametrize("harness", Harness)
+def test_no_key_is_written_to_a_file(harness: Harness) -> None:
+    assert "gyre-x-e1" not in "".join(launch(harness).files.values())
+
+
 def test_claude_code_asks_for_one_model_whatever_the_agent() -> None:
     made = launch(Harness.CLAUDE_CODE, context=50_000)
     assert made.argv[made.argv.index("--model") + 1] == 'org/"m"'
@@ -85,7 +90,10 @@ def test_opencode_reads_its_provider_from_a_file() -> None:
     config = json.loads(launch(Harness.OPENCODE, context=50_000).files[".config/opencode/opencode.json"])
     assert config["model"] == config["small_model"] == 'gyre/org/"m"'
     provider = config["provider"]["gyre"]
-    assert provider["options"] == {"baseURL": "http://127.0.0.1:8400/x/e1/v1", "apiKey": "gyre-x-e1"}
+    assert provider["options"] == {
+        "baseURL": "http://127.0.0.1:8400/x/e1/v1",
+        "apiKey": "{env:OPENAI_API_KEY}",
+    }
     assert provider["models"]['org/"m"']["limit"] == {"context": 50_000, "output": 25_000}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gyre.proxy.log.live import TOKEN_ENV
 from gyre.trainer.rollout.harness import PRESETS, Harness
 from tests.engines.agent_script import AgentScript, Step
 from tests.harnesses.agents import PIN
@@ -18,6 +19,12 @@ from tests.trees.export.venvs import python_with
 TOLD = '- MAINTASK: a file with 007 lines,  "quoted" {workspace}\nand more'
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 WORK = Step(commands=("echo made > made.txt",))
+
+
+@pytest.fixture(autouse=True)
+def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy takes calls only from those who show its token as their key."""
+    monkeypatch.setenv(TOKEN_ENV, "secret")
 
 
 def ran(folder: Path, harness: Harness, executable: Path, *arguments: str, last: Step) -> Any:

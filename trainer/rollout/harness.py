@@ -156,7 +156,7 @@ def _opencode(setting: Setting, program: str, more: Sequence[str]) -> Launch:
             "gyre": {
                 "npm": "@ai-sdk/openai-compatible",
                 "name": "gyre",
-                "options": {"baseURL": setting.base_url, "apiKey": setting.key},
+                "options": {"baseURL": setting.base_url, "apiKey": "{env:OPENAI_API_KEY}"},
                 "models": {setting.model: {"name": setting.model, "limit": limit}},
             }
         },
