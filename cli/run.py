@@ -224,7 +224,7 @@ def _many(
     if made.jobs:
         with locked(options.runs, f"`{options.runs}`"), where.control(options.runs, stop) as control:
             options = with_model(options, control)
-            with told(len(made.jobs)) as tell:
+            with told() as tell:
                 result = run_jobs(
                     made.jobs,
                     options,

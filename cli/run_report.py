@@ -21,16 +21,12 @@ _SHOWN = (
 
 
 @contextmanager
-def told(total: int) -> Iterator[Callable[[State], None]]:
-    """Give a function that is called with each execution that ended."""
-    done = 0
+def told() -> Iterator[Callable[[State, int, int], None]]:
+    """Give a function that is called with each execution that ended, how many have, and of how many."""
     with output.counting("executions") as count:
-        count(0, total)
 
-        def tell(state: State) -> None:
-            nonlocal done
-            done += 1
-            output.say(line_of(state))
+        def tell(state: State, done: int, total: int) -> None:
+            output.say(f"[{done:,}/{total:,}] {line_of(state)}")
             count(done, total)
 
         yield tell

@@ -117,10 +117,10 @@ def test_a_command_scores_tasks_without_tests(tmp_path: Path) -> None:
 
 def test_a_group_runs_and_its_executions_are_told_of_as_they_end(stage: Stage, tmp_path: Path) -> None:
     jobs = planned([task_folder(tmp_path, "a")], 3).jobs
-    told: list[State] = []
-    result = run(stage, jobs, tell=told.append)
+    told: dict[str, tuple[int, int]] = {}
+    result = run(stage, jobs, tell=lambda state, *counts: told.update({state.execution: counts}))
     assert [state.execution for state in result.states] == ["a-0", "a-1", "a-2"]
-    assert {state.execution for state in told} == {"a-0", "a-1", "a-2"}
+    assert set(told) == {"a-0", "a-1", "a-2"} and sorted(told.values()) == [(1, 3), (2, 3), (3, 3)]
     assert [state.score for state in result.states] == [1, 1, 1]
     assert (result.kept, result.failures, result.gone) == (0, [], None)
     assert [stage.events(f"a-{n}")[0]["group"] for n in range(3)] == ["a"] * 3

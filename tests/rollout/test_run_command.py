@@ -248,7 +248,7 @@ def test_a_group_with_a_broken_task_runs_the_rest_and_is_exit_code_1(
     assert run("--tasks", tasks, "--n", 2, "--", *agent) == 1
     shown = capsys.readouterr()
     assert "lacking` has no `instruction.md`" in shown.err
-    assert "good-0: completed, score 0.5" in shown.err and "good-1: completed" in shown.err
+    assert "/2] good-0: completed, score 0.5" in shown.err and "good-1: completed" in shown.err
     row = next(line for line in shown.out.splitlines() if "good" in line)
     assert row.split()[:4] == ["good", "2", "2", "0.50"]
 

@@ -100,9 +100,9 @@ def run_jobs(
     *,
     at_once: int,
     retry_failed: bool = False,
-    tell: Callable[[State], None] = lambda state: None,
+    tell: Callable[[State, int, int], None] = lambda state, done, total: None,
 ) -> Result:
-    """Run what is not done yet; `tell` gets each execution that ends.
+    """Run what is not done yet; `tell` gets each execution that ends, how many have, and of how many.
 
     Once the proxy is gone no more are begun; those that run end as they can.
     """
@@ -136,7 +136,7 @@ def run_jobs(
             else:
                 if state is not None:
                     found[state.execution] = state
-                    tell(state)
+                    tell(state, len(found), len(jobs))
     result.states = [found[job.name] for job in jobs if job.name in found]
     return result
 
