@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gyre.trainer.rollout.harness import PRESETS, Harness, Launch, Setting, command, common_env, wants
+from gyre.trainer.rollout.job import Options
 
 TOLD = '- "quoted" {workspace}\nand more'
 
@@ -115,3 +116,9 @@ def test_a_command_is_filled_in_once() -> None:
     assert made.argv == ["agent", TOLD, "http://127.0.0.1:8400/x/e1/v1/{unknown}", "{}"]
     assert (made.env, made.files, made.stdin) == ({}, {}, None)
     assert wants(["a", "x{model}"], "model") and not wants(["{instruction}"], "model")
+
+
+def test_those_who_write_arguments_anew_are_known() -> None:
+    made = [harness for harness in Harness if Options(runs=Path("runs"), harness=harness).restores]
+    assert made == [Harness.OPENCODE, Harness.QWEN_CODE]
+    assert not Options(runs=Path("runs"), command=["agent"]).restores

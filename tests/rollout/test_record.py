@@ -43,6 +43,13 @@ def test_a_new_name_begins_with_attempt_0(stage: Stage) -> None:
     ]
 
 
+def test_arguments_are_restored_for_those_who_write_them_anew(stage: Stage) -> None:
+    stage.record.begin("e1", None, None, restores=True)
+    stage.record.begin("e2", None, None)
+    shown = [stage.record.control.ask("GET", f"/gyre/v1/executions/{name}") for name in ("e1", "e2")]
+    assert [view and view["restore_arguments"] for view in shown] == [True, None]
+
+
 def test_a_name_that_ended_begins_its_next_attempt(stage: Stage) -> None:
     stage.record.begin("e1", "t", None)
     stage.proxy.chat("e1")

@@ -213,6 +213,11 @@ PRESETS = {
 }
 
 
+REWRITES = frozenset((Harness.OPENCODE, Harness.QWEN_CODE))
+"""Those that write arguments of tool calls anew: the proxy puts back what was sampled, so that a turn goes on from
+the tokens of the one before."""
+
+
 def require_instruction(harness: Harness, instruction: str) -> None:
     """A known harness is told what to do; a command of the user's own may know it.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gyre.trainer.rollout.harness import Harness
+from gyre.trainer.rollout.harness import REWRITES, Harness
 from gyre.trainer.rollout.task import Task
 
 TIMEOUT_S = 7200.0
@@ -38,6 +38,11 @@ class Options:
     env: Mapping[str, str] = field(default_factory=dict)
     workspace_limit: int = WORKSPACE_LIMIT
     evaluation: bool | None = None
+
+    @property
+    def restores(self) -> bool:
+        """Whether the proxy shall put arguments of tool calls back as they were sampled."""
+        return self.harness in REWRITES
 
     @property
     def called(self) -> str:

@@ -62,17 +62,20 @@ class Record:
         group: str | None,
         evaluation: bool | None = None,
         *,
+        restores: bool = False,
         again: bool = True,
     ) -> Standing:
         """Say that an execution starts: a new attempt, where one of that name has ended before.
 
-        `again`: whether that may be; the attempt before is not trained any more.
+        `restores`: the proxy shall put arguments of tool calls back as they were sampled. `again`: whether a
+        new attempt may be; the one before is not trained any more.
 
         Raises:
             UpstreamError: there is no proxy.
             BusyError: somebody else makes calls of that name, or it has been used.
         """
         about = {"task": task, "group": group, "evaluation": evaluation}
+        about |= {"restore_arguments": True} if restores else {}
         said = {key: value for key, value in about.items() if value is not None}
         route = execution_route(name)
         view = self.control.ask("GET", route, patience_s=self._patience_s)

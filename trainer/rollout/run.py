@@ -106,7 +106,10 @@ class _Execution:
         job = self.job
         task = job.task.name if job.task else None
         again = earlier is not None or not job.only_new
-        self.standing = self.record.begin(job.name, task, job.group, self.options.evaluation, again=again)
+        options = self.options
+        self.standing = self.record.begin(
+            job.name, task, job.group, options.evaluation, restores=options.restores, again=again
+        )
         place = Place(self.root, earlier.number + 1 if earlier else 0)
         self.state = State(
             execution=job.name,
