@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from gyre.proxy.errors import ConfigError
-
 _OPENCODE_OUTPUT = 32_000
 _OPENCODE_CONTEXT = 200_000
 _PLACE = re.compile(
@@ -214,17 +212,5 @@ PRESETS = {
 
 
 REWRITES = frozenset((Harness.OPENCODE, Harness.QWEN_CODE))
-"""Those that write arguments of tool calls anew: the proxy puts back what was sampled, so that a turn goes on from
-the tokens of the one before."""
-
-
-def require_instruction(harness: Harness, instruction: str) -> None:
-    """A known harness is told what to do; a command of the user's own may know it.
-
-    Raises:
-        ConfigError: there is nothing to tell it.
-    """
-    if not instruction.strip():
-        raise ConfigError(
-            f"nothing tells `{harness}` what to do", "give `--task DIR` or `--instruction TEXT`"
-        )
+"""Those that write arguments of tool calls anew. The proxy puts back what was sampled, so that a turn goes
+on from the tokens of the one before."""
