@@ -8,7 +8,6 @@ we say so, sealed with the others. Names are checked first, so a misspelt one wr
 from __future__ import annotations
 
 import difflib
-import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -18,14 +17,15 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from gyre.proxy.calls import CloseRecord, ExecutionRecord
+from gyre.proxy.calls import ExecutionRecord
 from gyre.proxy.errors import LogError, ScoreError
 from gyre.proxy.executions import ExecutionEvent
-from gyre.proxy.log.folder import Folder, create_folder, open_folder, sync_dir
+from gyre.proxy.log.append import append_events
+from gyre.proxy.log.folder import create_folder, open_folder
 from gyre.proxy.log.live import ask_proxy
 from gyre.proxy.log.reading.ragged import values_of
 from gyre.proxy.log.reading.read import read_log
-from gyre.proxy.log.record.journal import Opener, Segment, open_new
+from gyre.proxy.log.record.journal import Opener, open_new
 from gyre.proxy.scores import Scored
 
 _MOST = 10_000
@@ -65,7 +65,7 @@ def write_scores(path: str | Path, scores: Sequence[Scored], *, opener: Opener =
     seen = _require_known(path, mine)
     records = _records(mine, seen)
     if records:
-        _append(create_folder(path), records, opener)
+        append_events(create_folder(path), records, opener)
     own = [Written(record.execution_id, record.execution_attempt, "command") for record in records]
     return own + [_tell(folder, scored) for scored in theirs]
 
@@ -155,32 +155,3 @@ def _records(scores: Sequence[Scored], seen: dict[str, _Seen]) -> list[Execution
 def _event(scored: Scored) -> ExecutionEvent:
     nothing = scored.score is None and scored.outcome is None
     return ExecutionEvent.UPDATED if nothing else ExecutionEvent.SCORED
-
-
-def _append(folder: Folder, records: Sequence[ExecutionRecord], opener: Opener) -> None:
-    """All in one write and on the disk, or none."""
-    path = folder.segment(records[0].order, records[0].worker)
-    end = CloseRecord(records[-1].order + 1, records[0].worker)
-    try:
-        segment = Segment(path, opener)
-        try:
-            segment.append([*records, end])
-            _sync(segment)
-            sync_dir(folder.journal)
-        except OSError:
-            # While it is locked, so that no seal takes what we say is not written.
-            path.unlink(missing_ok=True)
-            raise
-        finally:
-            segment.close()
-    except OSError as problem:
-        path.unlink(missing_ok=True)
-        raise LogError(f"cannot write to `{folder.root}`: {problem.strerror or problem}") from problem
-
-
-def _sync(segment: Segment) -> None:
-    descriptor = segment.duplicate()
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -12,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from gyre.proxy.calls import CloseRecord, ExecutionRecord, Outcome, Wire
+from gyre.proxy.calls import ExecutionRecord, Outcome, Wire
 from gyre.proxy.errors import LogError, UpstreamError
 from gyre.proxy.executions import ExecutionEvent
-from gyre.proxy.log.folder import create_folder, sync_dir
+from gyre.proxy.log.append import append_events
+from gyre.proxy.log.folder import create_folder
 from gyre.proxy.log.reading.read import read_log
-from gyre.proxy.log.record.journal import Segment
 from gyre.trainer.rollout.control import Control, GoneError, execution_route
 from gyre.trainer.rollout.place import BusyError
 from gyre.trainer.rollout.state import Event
@@ -180,36 +179,12 @@ def _said(row: Mapping[str, Any]) -> str:
 
 
 def append(logs: Path, name: str, event: Event) -> None:
-    """Write an event into a log beside its proxy, or without one; it is on the disk when this returns.
+    """Write an event into a log beside its proxy, or without one.
 
     Raises:
         LogError: it cannot be written.
     """
-    folder = create_folder(logs)
-    record = _record(logs, name, event)
-    path = folder.segment(record.order, record.worker)
-    try:
-        segment = Segment(path)
-        try:
-            segment.append([record, CloseRecord(record.order + 1, record.worker)])
-            _sync(segment)
-            sync_dir(folder.journal)
-        except OSError:
-            # While it is locked, so that no seal takes what we say is not written.
-            path.unlink(missing_ok=True)
-            raise
-        finally:
-            segment.close()
-    except OSError as problem:
-        raise LogError(f"cannot write to `{logs}`: {problem.strerror or problem}") from problem
-
-
-def _sync(segment: Segment) -> None:
-    descriptor = segment.duplicate()
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    append_events(create_folder(logs), [_record(logs, name, event)])
 
 
 def _record(logs: Path, name: str, event: Event) -> ExecutionRecord:
