@@ -21,7 +21,7 @@ from gyre.proxy.calls import ExecutionRecord
 from gyre.proxy.errors import LogError, ScoreError
 from gyre.proxy.executions import ExecutionEvent
 from gyre.proxy.log.append import append_events
-from gyre.proxy.log.folder import create_folder, open_folder
+from gyre.proxy.log.folder import Folder, create_folder, open_folder
 from gyre.proxy.log.live import ask_proxy
 from gyre.proxy.log.reading.ragged import values_of
 from gyre.proxy.log.reading.read import read_log
