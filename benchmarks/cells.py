@@ -40,12 +40,19 @@ class Cell:
     """Measured through the pass-through too."""
     rounds: int = 5
     """At most so many."""
+    apart_ms: int = 0
+    """How much later than the agent before it each one begins, so that they do not call in step."""
     fresh: bool = False
     """Needs a new proxy: for its peak memory."""
 
     @property
     def last_bytes(self) -> int:
         return self.first_bytes + self.grow_bytes * self.calls_each
+
+    @property
+    def timed(self) -> bool:
+        """Measured for its times, at a load that leaves the cores idle, and so ahead of other work."""
+        return self.gap_ms > 0
 
     @property
     def calls_per_agent(self) -> int:

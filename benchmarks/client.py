@@ -192,7 +192,8 @@ class Agent:
         result.events += output if self.cell.stream else 0
         result.transit_ms += [round((seen - sent) / 1e6, 4) for sent, seen in answer.stamps]
 
-    async def run(self, calls: int, result: Result) -> None:
+    async def run(self, calls: int, result: Result, after_s: float = 0) -> None:
+        await asyncio.sleep(after_s)
         for _ in range(calls):
             await self.call(result)
 
@@ -217,7 +218,10 @@ async def measure(
     result.answered = warm.answered
     cpu, upstream_cpu = settled_cpu_seconds(system), cpu_seconds(upstream)
     started = time.monotonic()
-    await asyncio.gather(*(agent.run(cell.calls_per_agent, result) for agent in agents))
+    starts = [number * cell.apart_ms / 1e3 for number in range(len(agents))]
+    await asyncio.gather(
+        *(agent.run(cell.calls_per_agent, result, at) for agent, at in zip(agents, starts, strict=True))
+    )
     result.wall_s = time.monotonic() - started
     result.cpu_s = settled_cpu_seconds(system) - cpu
     result.upstream_cpu_s = cpu_seconds(upstream) - upstream_cpu

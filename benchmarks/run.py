@@ -24,7 +24,18 @@ from benchmarks import report
 from benchmarks.cells import CELLS, LOG, MEMORY, Cell, quick, quick_log
 from benchmarks.client import Result
 from benchmarks.material import make_text
-from benchmarks.processes import LOAD_CORE, ROOT, SYSTEM_CORE, Server, module, peak_memory, pin
+from benchmarks.processes import (
+    LOAD_CORE,
+    ROOT,
+    SYSTEM_CORE,
+    Server,
+    ahead_of_others,
+    may_be_ahead,
+    module,
+    peak_memory,
+    pin,
+    set_real_time,
+)
 from benchmarks.report import DIRECT, GYRE, MB, PASS, Bar, Figures
 from benchmarks.trees.report import Results
 from benchmarks.trees.run import measure as measure_trees
@@ -71,7 +82,10 @@ class Bench:
             *("--system-pid", str(server.pid), "--upstream-pid", str(self.upstream.pid)),
         )
         print(f"  {cell.name}: {tag}", file=sys.stderr, flush=True)
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, preexec_fn=lambda: pin(LOAD_CORE))
+        with ahead_of_others(server.pid, self.upstream.pid) if cell.timed else nullcontext():
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output=True, preexec_fn=lambda: begin(cell.timed)
+            )
         if done.returncode:
             said = done.stderr.decode()[-2000:]
             raise RuntimeError(f"the agents failed:\n{said}\n{server.state()}\n{self.upstream.state()}")
@@ -139,6 +153,13 @@ class Bench:
             self.failures.append(f"{cell.name}: {exact_rows(logs)} rows for {result.answered} answers")
 
 
+def begin(timed: bool) -> None:
+    """What the process of the agents does first."""
+    pin(LOAD_CORE)
+    if timed:
+        set_real_time(0)
+
+
 def measured(cell: Cell, system: str) -> bool:
     """Whether the cell is for that system too."""
     return {DIRECT: cell.direct, PASS: cell.bare, GYRE: True}[system]
@@ -168,7 +189,7 @@ def profile(bench: Bench, name: str) -> None:
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     options.add_argument("--quick", action="store_true", help="one round of few calls, under a minute")
-    options.add_argument("--rounds", type=int, help="default 5, with --quick 1")
+    options.add_argument("--rounds", type=int, help="default 3, with --quick 1")
     options.add_argument("--only", default="", help="only cells whose name contains this")
     options.add_argument("--wires", action="store_true", help="only what Messages and Responses cost")
     options.add_argument("--trees", action="store_true", help="only what trees cost, no proxies")
@@ -198,6 +219,8 @@ def run(bench: Bench, chosen: argparse.Namespace) -> None:
     table = report.Table(bench.rows)
     bench.bars = report.load_bars(table) + wires_report.bars(table) + bench.bars
     bench.remarks = report.notes(table) + bench.remarks
+    if not may_be_ahead():
+        bench.remarks.append("transits hold the time slices of other work: real-time priority is not allowed")
     bench.remarks += [f"FAILED {failure}" for failure in bench.failures]
 
 
@@ -224,7 +247,7 @@ def document(found: Sequence[Bench], trees: Results, bars: Sequence[Bar], remark
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: every call was answered and every bar was met."""
     chosen = read_options(arguments)
-    rounds = chosen.rounds or (1 if chosen.quick else 5)
+    rounds = chosen.rounds or (1 if chosen.quick else 3)
     trees = Results()
     with tempfile.TemporaryDirectory(prefix="gyre-bench-") as scratch:
         found = [] if chosen.trees else [recording(chosen, Path(scratch), rounds)]
