@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from functools import cache
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The benchmark's modules by name; they are no part of the installed project."""
     monkeypatch.syspath_prepend(str(ROOT))
-    names = ("bodies", "cells", "material", "passthrough", "upstream")
+    names = ("bodies", "cells", "material", "passthrough", "processes", "upstream")
     modules = {name: import_module(f"benchmarks.{name}") for name in names}
     return modules | {"content": rendered(modules["upstream"].Material)}
 
@@ -66,6 +67,19 @@ def test_a_streamed_answer_says_what_the_plain_one_says(parts: Any) -> None:
     text = "".join(choice["delta"].get("content", "") for choice in choices)
     assert text == plain["choices"][0]["message"]["content"]
     assert events[-1]["usage"] == plain["usage"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux schedules so")
+def test_what_is_timed_goes_before_other_work_and_is_let_go_again(parts: Any) -> None:
+    waiting = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout and child.stdout.readline()
+        allowed = os.SCHED_RR if parts["processes"].may_be_ahead() else os.SCHED_OTHER
+        with parts["processes"].ahead_of_others(child.pid):
+            assert os.sched_getscheduler(child.pid) == allowed
+        assert os.sched_getscheduler(child.pid) == os.SCHED_OTHER
+        child.communicate()
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 @pytest.mark.slow
