@@ -75,7 +75,7 @@ def work(model: Chat | Responses, task: str, turns: int) -> None:
         for call, arguments in calls:
             model.result(call, run(arguments))
         if not calls:
-            if "DONE" in text:
+            if text.startswith("DONE"):
                 return
             model.history.append({"role": "user", "content": CHECK})
 
