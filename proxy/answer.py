@@ -180,7 +180,7 @@ def _captured(ex: Exchange, attempt: Attempt, body: bytes, prepared: Prepared) -
     engine, hide = Engine(attempt.engine or "text"), prepared.hide or SHOW_ALL
     captured, shown = capture_plain(engine, hide, body, ex.parse_prompt)
     if prepared.translation:
-        shown = translated_answer(captured, body, prepared.translation, _streams(ex))
+        shown = translated_answer(captured, body, prepared.translation, ex.call.call_id, _streams(ex))
     return captured, shown
 
 
@@ -228,8 +228,10 @@ async def _say_error(
     attempt.outcome, attempt.phase = Outcome.UPSTREAM_ERROR, Phase.DONE
     await commit(ex, attempt)
     if prepared.translation:
-        said = said_of(body, response.status)
-        wire, headers = ex.call.wire, _but_type(passed_on(response))
+        # A redirect would lead the client past us, and other codes have no body.
+        status = response.status if response.status >= 400 else 502
+        said = said_of(body or b"the engine answered %d" % response.status, status)
+        wire, headers = ex.call.wire, _of_errors(passed_on(response))
         body = error_in(wire, said.status, said.message, said.code)
         await send_whole(ex, client_status(wire, said.status), body, headers)
         return
@@ -238,8 +240,9 @@ async def _say_error(
     await send_whole(ex, response.status, body, passed_on(response))
 
 
-def _but_type(headers: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name != "content-type"}
+def _of_errors(headers: dict[str, str]) -> dict[str, str]:
+    """What of an engine's headers still holds for an error in another form."""
+    return {name: value for name, value in headers.items() if name not in ("content-type", "location")}
 
 
 async def _pass_through(

@@ -31,7 +31,7 @@ async def attempts(ex: Exchange) -> None:
     stale: set[str] = set()
     for _ in range(_MOST_ATTEMPTS):
         backend = await _route(ex, excluded)
-        attempt = _attempt(ex, ex.tried, backend)
+        attempt = ex.attempt = _attempt(ex, ex.tried, backend)
         ex.worker.recorder.intend(attempt)
         backend.open += 1
         backend.calls += 1

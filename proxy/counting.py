@@ -9,6 +9,7 @@ import orjson
 from gyre.proxy.capture.profiles import Engine
 from gyre.proxy.prepared import TOKENIZE_TARGET, Prepared, dialect_of, translate
 from gyre.proxy.rendering import apply_template_body, tokenize_body
+from gyre.proxy.wires.translation import dumped
 
 if TYPE_CHECKING:
     from gyre.proxy.exchange import Exchange
@@ -31,12 +32,12 @@ async def counting(ex: Exchange, backend: BackendState) -> Prepared:
     model = chat.get("model")
     chat["model"] = backend.settings.models.get(model, model) if isinstance(model, str) else model
     if engine != Engine.LLAMACPP:
-        return Prepared([orjson.dumps(tokenize_body(chat))], target=TOKENIZE_TARGET)
-    text = await ex.relay.upstream.apply_template(backend, orjson.dumps(apply_template_body(chat)))
+        return Prepared([dumped(tokenize_body(chat))], target=TOKENIZE_TARGET)
+    text = await ex.relay.upstream.apply_template(backend, dumped(apply_template_body(chat)))
     if text is None:
         return Prepared([ex.call.body])
     content = {"content": text, "add_special": True, "parse_special": True}
-    return Prepared([orjson.dumps(content)], target=TOKENIZE_TARGET)
+    return Prepared([dumped(content)], target=TOKENIZE_TARGET)
 
 
 def counted(body: bytes) -> bytes | None:

@@ -35,7 +35,7 @@ from gyre.proxy.errors import RequestError
 from gyre.proxy.identity import BODY_HINTS, api_key, identify, split_path
 from gyre.proxy.log.record.attempt import Attempt, Call
 from gyre.proxy.replay import Stored
-from gyre.proxy.replies import body_of, client_status
+from gyre.proxy.replies import body_of, client_status, error_in
 from gyre.proxy.wires import known
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class Exchange:
             path=scope["path"],
         )
         self.ask: Ask | None = None
+        self.attempt: Attempt | None = None
+        """The one under way, or the last one."""
         self.tried = 0
         """Attempts that have been recorded."""
         self.fields_refused = False
@@ -99,10 +101,27 @@ class Exchange:
             await self._refuse(error)
         except (ClientLeft, asyncio.CancelledError) as error:
             await self._broken_off(error)
+        except Exception as error:
+            # The one place where any error is taken: a fault of ours must not cost the record of a call.
+            await self._faulted(error)
         finally:
             self.clock.stop()
             self.relay.budget.give(self.reserved)
             metrics.in_flight -= 1
+
+    async def _faulted(self, error: Exception) -> None:
+        """Something in here is wrong: the call is recorded all the same, and the client told."""
+        log.exception("call %s: a fault of gyre's", self.call.call_id)
+        self.clock.stop()
+        attempt = self.attempt or Attempt(self.call, number=self.tried)
+        text = f"gyre failed: {type(error).__name__}: {error}"
+        if not attempt.recorded:
+            attempt.outcome, attempt.error = Outcome.UPSTREAM_ERROR, text
+            attempt.captured = None
+            await outcome.commit(self, attempt)
+        if not self.begun:
+            body = error_in(self.call.wire, 500, text, "internal_error")
+            await outcome.send_whole(self, 500, body, {})
 
     async def _broken_off(self, error: BaseException) -> None:
         """No attempt is under way, and the client is gone or the whole call's limit is reached."""

@@ -36,6 +36,7 @@ KEPT = 1 << 16
 async def commit(ex: Exchange, attempt: Attempt) -> None:
     """Record the attempt; the client is answered whether or not the disk takes it."""
     call, worker = attempt.call, ex.worker
+    attempt.recorded = True
     backend = worker.router.backends.get(attempt.backend or "")
     attempt.version_changed = backend is not None and backend.version != attempt.version
     if attempt.last and worker.executions.get(call.identity.execution_id).ends > call.execution_attempt:

@@ -26,7 +26,7 @@ from gyre.proxy.restore import SampledOf, restored
 from gyre.proxy.router import BackendState
 from gyre.proxy.settings import Backend, Pin
 from gyre.proxy.wires import known
-from gyre.proxy.wires.translation import Dialect, Translation
+from gyre.proxy.wires.translation import Dialect, Json, Translation, dumped
 
 Body = Sequence[bytes | memoryview]
 CHAT_TARGET = b"/v1/chat/completions"
@@ -105,9 +105,9 @@ def _restored(call: Call, sampled: SampledOf) -> bytes | None:
         return None
     try:
         messages = restored(orjson.loads(bytes(call.top["messages"])), sampled)
+        return None if messages is None else dumped(messages)
     except (orjson.JSONDecodeError, RecursionError):
         return None
-    return None if messages is None else orjson.dumps(messages)
 
 
 def _mapped(ask: Ask, backend: Backend) -> dict[str, bytes]:
@@ -131,7 +131,7 @@ def _translated(
     if whole:
         translation.chat["stream"] = False
         translation.chat.pop("stream_options", None)
-    chat = orjson.dumps(translation.chat)
+    chat = _dumped(translation.chat)
     top = parse_object(chat)
     asked = read_ask(Wire.CHAT, top)
     wanted = fields_to_set(backend.engine, asked) if capture else {}
@@ -150,10 +150,26 @@ def translate(call: Call, dialect: Dialect) -> Translation:
     """
     try:
         body = orjson.loads(call.body)
-    except (orjson.JSONDecodeError, RecursionError) as error:
+    except orjson.JSONDecodeError as error:
         raise RequestError(f"request body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(body, dict):
+        raise RequestError("request body is not a JSON object", code="invalid_json")
     wire = Wire.MESSAGES if call.wire == Wire.COUNT_TOKENS else call.wire
-    return known.translate(wire, body, dialect)
+    try:
+        return known.translate(wire, body, dialect)
+    except RecursionError as error:
+        raise too_deep() from error
+
+
+def too_deep() -> RequestError:
+    return RequestError("request body is nested too deeply", code="invalid_json")
+
+
+def _dumped(chat: Json) -> bytes:
+    try:
+        return dumped(chat)
+    except RecursionError as error:
+        raise too_deep() from error
 
 
 def _native(call: Call, ask: Ask, backend: Backend, forced: dict[str, bytes]) -> Prepared:
@@ -167,7 +183,7 @@ def _native(call: Call, ask: Ask, backend: Backend, forced: dict[str, bytes]) ->
 
 
 def dialect_of(
-    call_id: str, engine: Engine | None, sampled: Callable[[str], str | None], folds_system: bool = False
+    call_id: str, engine: Engine | None, sampled: Callable[[str], Sequence[str]], folds_system: bool = False
 ) -> Dialect:
     """How `engine` writes chat/completions."""
     own = engine in (Engine.VLLM, Engine.GYRE)

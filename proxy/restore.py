@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from gyre.proxy.errors import LogError
 from gyre.proxy.log.reading.read import read_log
 
 _MOST_BYTES = 64 << 20
+_MOST_TEXTS = 256
+"""Of calls with one id."""
 _SHARE = 10.0
 """For one execution the log is read during at most one tenth of the time."""
 
@@ -40,16 +42,16 @@ class _Message(msgspec.Struct):
 _decode_message = msgspec.json.Decoder(_Message).decode
 
 
-def arguments_in(message: bytes | None) -> dict[str, str]:
-    """Arguments by tool-call id of a chat message, JSON."""
+def arguments_in(message: bytes | None) -> list[tuple[str, str]]:
+    """Tool-call id and arguments of each call in a chat message, JSON."""
     if message is None or b'"tool_calls"' not in message:
-        return {}
+        return []
     try:
         calls = _decode_message(message).tool_calls
     except msgspec.DecodeError:
-        return {}
+        return []
     said = ((call.id, call.function.arguments) for call in calls or () if call.function)
-    return {ident: text for ident, text in said if ident and text}
+    return [(ident, text) for ident, text in said if ident and text]
 
 
 class Sampled:
@@ -57,25 +59,25 @@ class Sampled:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._texts: OrderedDict[tuple[str, str], str | None] = OrderedDict()
-        """None for a call that the log does not know either: the harness made it up."""
+        self._texts: OrderedDict[tuple[str, str], tuple[str, ...]] = OrderedDict()
+        """The latest first. Nothing for a call that the log does not know either: the harness made it up."""
         self._bytes = 0
         self._not_before: dict[str, float] = {}
 
     def learn(self, execution: str, message: bytes | None) -> None:
-        for ident, text in arguments_in(message).items():
+        for ident, text in arguments_in(message):
             self._put((execution, ident), text)
 
     def of(self, execution: str) -> SampledOf:
         return SampledOf(self, execution)
 
-    def get(self, execution: str, ident: str) -> tuple[bool, str | None]:
-        """Whether anything is known of the call, and its text."""
+    def get(self, execution: str, ident: str) -> tuple[str, ...] | None:
+        """Texts of the calls with that id; None when it has not been looked for in the log."""
         key = execution, ident
         if key not in self._texts:
-            return False, None
+            return None
         self._texts.move_to_end(key)
-        return True, self._texts[key]
+        return self._texts[key]
 
     async def read_log(self, execution: str, missed: Iterable[str]) -> bool:
         """Look in the log for calls that are not known here; False when that was done just now."""
@@ -87,18 +89,20 @@ class Sampled:
         found = await asyncio.to_thread(_from_log, self._logs, execution)
         self._not_before[execution] = since + _SHARE * (time.monotonic() - since)
         for ident in missed:
-            self._put((execution, ident), found.get(ident))
-        for ident, text in found.items():
-            self._put((execution, ident), text)
+            self._texts.setdefault((execution, ident), ())
+        for ident, texts in found.items():
+            for text in reversed(texts):
+                self._put((execution, ident), text)
         return True
 
-    def _put(self, key: tuple[str, str], text: str | None) -> None:
-        old = self._texts.pop(key, None)
-        self._bytes += len(text or "") - len(old or "")
-        self._texts[key] = text
+    def _put(self, key: tuple[str, str], text: str) -> None:
+        known = self._texts.pop(key, ())
+        kept = (text, *(other for other in known if other != text))[:_MOST_TEXTS]
+        self._bytes += sum(map(len, kept)) - sum(map(len, known))
+        self._texts[key] = kept
         while self._bytes > _MOST_BYTES or len(self._texts) > 1_000_000:
             _, oldest = self._texts.popitem(last=False)
-            self._bytes -= len(oldest or "")
+            self._bytes -= sum(map(len, oldest))
 
 
 class SampledOf:
@@ -109,14 +113,14 @@ class SampledOf:
         self._execution = execution
         self.missed: list[str] = []
 
-    def __call__(self, ident: str) -> str | None:
-        known, text = self._memory.get(self._execution, ident)
-        if not known:
+    def __call__(self, ident: str) -> tuple[str, ...]:
+        texts = self._memory.get(self._execution, ident)
+        if texts is None:
             self.missed.append(ident)
-        return text
+        return texts or ()
 
 
-def _from_log(logs: Path, execution: str) -> dict[str, str]:
+def _from_log(logs: Path, execution: str) -> dict[str, list[str]]:
     try:
         log = read_log(logs, executions=[execution], columns=["response"])
     except LogError:
@@ -124,15 +128,16 @@ def _from_log(logs: Path, execution: str) -> dict[str, str]:
     return arguments_of(log.calls["response"].to_pylist())
 
 
-def arguments_of(responses: Iterable[str | None]) -> dict[str, str]:
-    """Arguments by tool-call id in answers of chat/completions."""
-    found: dict[str, str] = {}
-    for text in responses:
-        found |= arguments_in(None if text is None else text.encode())
+def arguments_of(responses: Iterable[str | None]) -> dict[str, list[str]]:
+    """Arguments by tool-call id in answers of chat/completions, the latest first."""
+    found: dict[str, list[str]] = {}
+    for response in responses:
+        for ident, text in arguments_in(None if response is None else response.encode()):
+            found.setdefault(ident, []).insert(0, text)
     return found
 
 
-def restored(messages: Any, sampled: Callable[[str], str | None]) -> list[Any] | None:
+def restored(messages: Any, sampled: Callable[[str], Sequence[str]]) -> list[Any] | None:
     """Chat messages with arguments as they were sampled; None when all of them are."""
     if not isinstance(messages, list):
         return None
@@ -147,14 +152,15 @@ def _calls_in(message: Any) -> list[Any]:
     return calls if isinstance(calls, list) else []
 
 
-def _restore(call: Any, sampled: Callable[[str], str | None]) -> bool:
+def _restore(call: Any, sampled: Callable[[str], Sequence[str]]) -> bool:
     """Change one tool call in place; False when there is nothing to change."""
     function = call.get("function") if isinstance(call, Mapping) else None
     ident = call.get("id") if isinstance(call, Mapping) else None
     if not isinstance(function, dict) or not isinstance(ident, str):
         return False
-    said, text = function.get("arguments"), sampled(ident)
-    if text is None or said == text or not isinstance(said, str) or not same_arguments(said, text):
+    said, texts = function.get("arguments"), sampled(ident)
+    if not isinstance(said, str) or said in texts:
         return False
-    function["arguments"] = text
-    return True
+    text = next((text for text in texts if same_arguments(said, text)), None)
+    function["arguments"] = said if text is None else text
+    return text is not None

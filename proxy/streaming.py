@@ -67,7 +67,7 @@ def _events(ex: Exchange, attempt: Attempt, prepared: Prepared) -> Events:
     n = ex.ask.n if ex.ask else 1
     capture = StreamCapture(engine, prepared.hide or SHOW_ALL, wire != Wire.COMPLETIONS, n, ex.parse_prompt)
     if prepared.translation:
-        return TranslatedStream(capture, prepared.translation.writer())
+        return TranslatedStream(capture, prepared.translation.writer(), ex.call.call_id)
     return capture
 
 

@@ -80,7 +80,9 @@ def test_every_wire_tells_the_engine_the_same(bench: Any, load: str) -> None:
         for wire in ("messages", "responses"):
             body = b"".join(told[wire].body(call))
             assert len(body) == told[wire].size(call)
-            translated = known.translate(Wire(wire), json.loads(body), Dialect("c", "reasoning", sampled.get))
+            translated = known.translate(
+                Wire(wire), json.loads(body), Dialect("c", "reasoning", lambda ident: (sampled[ident],))
+            )
             assert translated.lost == []
             assert translated.chat["messages"] == chat["messages"]
             assert translated.chat.get("tools") == chat.get("tools")
@@ -132,7 +134,7 @@ def test_a_stream_has_as_many_events_as_its_client_waits_for(bench: Any, wire: s
         body = json.loads(b"".join(execution.body(call)))
         writer = known.translate(Wire(wire), body, Dialect("c")).writer()
         hidden = Hidden(frozenset(("prompt_token_ids",)), ALL, False, True)
-        stream = TranslatedStream(StreamCapture(Engine.VLLM, hidden, True), writer)
+        stream = TranslatedStream(StreamCapture(Engine.VLLM, hidden, True), writer, "c")
         events = [*map(stream.forward, events), stream.end()]
     count = b"".join(events).count(b"data: ")
     assert count in execution.events[call]

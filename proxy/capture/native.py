@@ -10,7 +10,7 @@ from gyre.proxy.capture.plain import Unreadable
 from gyre.proxy.replies import error_event
 from gyre.proxy.sse import data_of
 from gyre.proxy.wires.known import assembly_of, read_plain
-from gyre.proxy.wires.translation import Assembly
+from gyre.proxy.wires.translation import Assembly, dumped
 
 
 class NativeStream:
@@ -38,6 +38,10 @@ class NativeStream:
         return self._read.done
 
     def forward(self, event: bytes) -> bytes:
+        if self._read.done:
+            # What follows the terminal event waits with it, in its order.
+            self._end += event
+            return b""
         data = data_of(event)
         if data is None or data == b"[DONE]":
             return event
@@ -95,9 +99,9 @@ def captured_of(read: Assembly) -> Captured:
     """What was read, as a row wants it; the flag says when it says nothing at all."""
     message = read.message()
     said = message.get("content") or message.get("output")
-    choice = ChoiceCapture(0, orjson.dumps(message), read.finish_reason, empty=not said)
-    usage = None if read.usage is None else orjson.dumps(read.usage)
-    captured = Captured([choice], usage=usage, meta=orjson.dumps(read.meta()))
+    choice = ChoiceCapture(0, dumped(message), read.finish_reason, empty=not said)
+    usage = None if read.usage is None else dumped(read.usage)
+    captured = Captured([choice], usage=usage, meta=dumped(read.meta()))
     if choice.empty:
         captured.flag("no_content")
     return captured

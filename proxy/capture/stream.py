@@ -5,6 +5,9 @@ Costs a few microseconds an event: one typed decode, and byte replacements for w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
 from gyre.proxy.capture.captured import Captured, ChoiceCapture
@@ -97,14 +100,19 @@ class StreamCapture:
             return b"" if self.done else event
         return event if self._hidden.nothing else self._shown(event, *read)
 
-    def read(self, event: bytes) -> tuple[bytes, Reply, bool] | None:
+    def read(
+        self, event: bytes, amend: Callable[[dict[str, Any]], None] | None = None
+    ) -> tuple[bytes, Reply, bool] | None:
         """Take up what the event says; None when it is not a chunk of the answer.
+
+        `amend` may complete a delta before anybody reads it.
 
         Returns its data without a large list of prompt ids, the data decoded, and whether there was one.
         """
         data = data_of(event)
-        if data is None or data == DONE:
-            self.done = data is not None
+        if data == DONE:
+            self.done = True
+        if data is None or self.done:
             return None
         small, prompt = lift_prompt(data, self._hidden)
         try:
@@ -112,6 +120,9 @@ class StreamCapture:
         except (msgspec.DecodeError, RecursionError):
             self.captured.flag("event_unreadable")
             return None
+        for choice in (reply.choices or ()) if amend else ():
+            if amend and choice.delta:
+                amend(choice.delta)
         first = self.captured.meta is None
         self._take(reply, prompt)
         if first:

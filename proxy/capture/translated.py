@@ -8,11 +8,14 @@ import msgspec
 import orjson
 
 from gyre.proxy.capture.captured import Captured
+from gyre.proxy.capture.plain import Unreadable
 from gyre.proxy.capture.reply import Choice, Reply, decode_reply
 from gyre.proxy.capture.stream import StreamCapture
 from gyre.proxy.replies import said_of
-from gyre.proxy.wires.translation import Ending, Translation, Writer
+from gyre.proxy.sse import data_of
+from gyre.proxy.wires.translation import Ending, Translation, Writer, dumped
 
+_UNREADABLE = b'{"message": "an event of the engine cannot be read", "code": "event_unreadable"}'
 _TOO_LARGE = b'{"message": "an event of the engine is larger than may be held", "code": "event_too_large"}'
 
 
@@ -21,12 +24,14 @@ class TranslatedStream:
 
     passes_bytes = False
 
-    def __init__(self, capture: StreamCapture, writer: Writer) -> None:
+    def __init__(self, capture: StreamCapture, writer: Writer, call_id: str) -> None:
         self._capture = capture
         self._writer = writer
+        self._names = _Names(call_id)
         self._begun = False
         self._ending = Ending(None)
-        self._too_large = False
+        self._problem: bytes | None = None
+        """Why what the engine says cannot be brought to the client."""
 
     @property
     def done(self) -> bool:
@@ -38,21 +43,28 @@ class TranslatedStream:
 
     @property
     def failed(self) -> bytes | None:
-        return _TOO_LARGE if self._too_large else self._capture.failed
+        return self._problem or self._capture.failed
 
     @property
     def finished(self) -> bool:
         return self._capture.finished
 
     def forward(self, event: bytes) -> bytes:
-        read = self._capture.read(event)
-        if read is None:
+        if self.done:
+            return b""
+        read = self._capture.read(event, self._names.give)
+        if read is not None:
+            return self._written(read[1])
+        if event.startswith(b":"):
             # Comments keep a connection alive in every wire.
-            return event if event.startswith(b":") else b""
-        return self._written(read[1])
+            return event
+        if not self._capture.done and data_of(event) is not None:
+            # On its own wire it would pass. Left out, the answer would have a hole that nobody sees.
+            self._problem = _UNREADABLE
+        return b""
 
     def give_up(self) -> None:
-        self._too_large = True
+        self._problem = _TOO_LARGE
         self._capture.captured.flag("event_too_large")
 
     def finish(self, complete: bool) -> Captured:
@@ -61,10 +73,8 @@ class TranslatedStream:
     def end(self) -> bytes:
         if self.failed is not None:
             return self.broken(*said_of(self.failed))
-        usage = self._capture.captured.usage
-        return self._start() + self._writer.end(
-            Ending(self._ending.reason, self._ending.matched, usage_of(usage))
-        )
+        usage = usage_of(self._capture.captured.usage)
+        return self._start() + self._writer.end(Ending(self._ending.reason, self._ending.matched, usage))
 
     def broken(self, status: int, message: str, code: str) -> bytes:
         return self._writer.failed(status, message, code)
@@ -87,18 +97,48 @@ class TranslatedStream:
         return self._writer.start(None if ids is None else len(ids))
 
 
-def translated_answer(captured: Captured, body: bytes, translation: Translation, stream: bool) -> bytes:
-    """A plain chat answer in the wire's own form: as the events of a stream, or plain too."""
+class _Names:
+    """Ids for tool calls of an engine that gives none: client and record must mean the same by them."""
+
+    def __init__(self, call_id: str) -> None:
+        self._call_id = call_id
+        self._seen: set[int] = set()
+
+    def give(self, message: dict[str, Any]) -> None:
+        """Name what is new in a delta, or in a whole message."""
+        calls = message.get("tool_calls")
+        for part in calls if isinstance(calls, list) else ():
+            if isinstance(part, dict):
+                index = part.get("index")
+                at = index if type(index) is int else len(self._seen)
+                if at not in self._seen and not part.get("id"):
+                    part["id"] = f"call_{self._call_id}_{at}"
+                self._seen.add(at)
+
+
+def translated_answer(
+    captured: Captured, body: bytes, translation: Translation, call_id: str, stream: bool
+) -> bytes:
+    """A plain chat answer in the wire's own form: as the events of a stream, or plain too.
+
+    Raises:
+        Unreadable: its message is no message.
+    """
     writer = translation.writer()
     ids = captured.prompt_ids
     events = writer.start(None if ids is None else len(ids))
     for choice in captured.choices[:1]:
-        events += writer.delta(orjson.loads(choice.message or b"{}"))
+        message = orjson.loads(choice.message or b"{}")
+        if not isinstance(message, dict):
+            raise Unreadable("its message is no object")
+        _Names(call_id).give(message)
+        choice.message = dumped(message)
+        events += writer.delta(message)
     choices = decode_reply(body).choices or ()
     matched = matched_stop(choices[0]) if choices else None
     reason = captured.choices[0].finish_reason if captured.choices else None
     events += writer.end(Ending(reason, matched, usage_of(captured.usage)))
-    return events if stream else orjson.dumps(writer.answer())
+    return events if stream else dumped(writer.answer())
 
 
 def matched_stop(choice: Choice) -> str | None:

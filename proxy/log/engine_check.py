@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import httpx
@@ -38,7 +38,7 @@ class EngineCheck:
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/").removesuffix("/v1")
-        self._sampled: dict[str, dict[str, str]] = {}
+        self._sampled: dict[str, dict[str, list[str]]] = {}
         """Of the execution looked at last: arguments by tool-call id."""
         self._client = httpx.Client(base_url=self._url, timeout=_TIMEOUT_S, trust_env=False)
 
@@ -82,16 +82,17 @@ class EngineCheck:
         body: Body = orjson.loads(raw)
         if wire in known.TRANSLATED:
             folds = "system_folded" in row["capture_flags"]
-            return known.translate(wire, body, dialect_of("", Engine(row["engine"]), sampled.get, folds)).chat
+            return known.translate(wire, body, dialect_of("", Engine(row["engine"]), sampled, folds)).chat
         if "arguments_restored" in row["capture_flags"]:
-            body["messages"] = restored(body["messages"], sampled.get) or body["messages"]
+            body["messages"] = restored(body["messages"], sampled) or body["messages"]
         return body
 
-    def _sampled_in(self, log: Log, execution: str) -> dict[str, str]:
+    def _sampled_in(self, log: Log, execution: str) -> Callable[[str], Sequence[str]]:
         if execution not in self._sampled:
             mine = pc.equal(log.calls["execution_id"], execution)
             self._sampled = {execution: arguments_of(log.calls["response"].filter(mine).to_pylist())}
-        return self._sampled[execution]
+        found = self._sampled[execution]
+        return lambda ident: found.get(ident, ())
 
     def _compare_prompt(self, engine: str, body: Body, ids: list[int]) -> str | None:
         if "messages" not in body:

@@ -22,6 +22,9 @@ def fold_system(messages: list[Json]) -> tuple[list[Json], bool]:
     for message in messages:
         if message["role"] == "system" and folded:
             changed = True
+            if not isinstance(message["content"], str):
+                folded.append({**message, "role": "user"})
+                continue
             _take(folded, held, message["content"])
             continue
         if held and message["role"] == "user":

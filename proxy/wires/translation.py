@@ -6,11 +6,15 @@ and bytes in, values and bytes out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 Json = dict[str, Any]
+dumped = msgspec.json.encode
+"""JSON as deep as it can be read; orjson reads deeper than it writes, and models do repeat `{"a":`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +25,9 @@ class Dialect:
     """Ids of the answer and its items are made from it, so that they name the recorded row."""
     reasoning: str = "reasoning_content"
     """Field of an assistant message that holds its reasoning; vLLM says `reasoning`."""
-    sampled: Callable[[str], str | None] = lambda ident: None
-    """Arguments of a tool call, by its id, as the model wrote them; None when not known."""
+    sampled: Callable[[str], Sequence[str]] = lambda ident: ()
+    """Arguments of the tool calls with that id as the model wrote them, the latest first: some engines use an
+    id again and again."""
     fold_system: bool = False
     """Its template refuses system messages in mid-conversation (`gyre.proxy.wires.fold`)."""
 

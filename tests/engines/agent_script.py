@@ -10,8 +10,8 @@
 
 Nothing is remembered but which faults have happened. Who asks is told by the names: the first plan whose
 name stands in the messages, so parents come before children, and a child's prompt does not name its parent.
-How far it is, by marks like `MAINTASK-2` that commands, tool-call ids, texts and summaries carry. So parallel agents,
-retries and compacted histories each get the step that is theirs.
+How far it is, by marks like `MAINTASK-2` that commands, tool-call ids, texts and summaries carry. So
+parallel agents, retries and compacted histories each get the step that is theirs.
 """
 
 from __future__ import annotations

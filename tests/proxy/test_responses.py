@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from tests.engines.fake import FakeEngine
-from tests.engines.script import Answer, Script, ToolCall
+from tests.engines.script import Answer, Request, Script, ToolCall
 from tests.proxy.reading import body_of, ids_of, prompt_of, response_of
 from tests.proxy.running import RunningProxy
 
@@ -195,3 +195,15 @@ def test_a_plain_native_answer_is_read_too(tmp_path: Path) -> None:
         assert post(proxy).json() == DONE
         (row,) = proxy.rows()
     assert response_of(row) == {"output": [MESSAGE]} and row.outcome == "ok"
+
+
+def test_a_late_developer_message_with_an_image_is_folded_too(tmp_path: Path) -> None:
+    def script(request: Request) -> Answer:
+        late = [message for message in request.json["messages"][1:] if message["role"] == "system"]
+        return Answer(status=400, text="System message must be at the beginning.") if late else LOOK
+
+    shown = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    late = {"type": "message", "role": "developer", "content": [shown]}
+    with FakeEngine(script=script) as engine, RunningProxy(tmp_path, engine) as proxy:
+        answer = post(proxy, input=[ASKED, late])
+    assert answer.status_code == 200 and engine.calls[-1].json["messages"][-1]["role"] == "user"

@@ -89,7 +89,7 @@ def test_a_call_that_the_harness_made_up_is_looked_for_once(tmp_path: Path) -> N
         for _ in range(3):
             proxy.chat(messages=history('{"a": 1}', ident="made-up"))
         known = proxy.relay.sampled.get("e1", "made-up")
-    assert known == (True, None) and engine.calls[-1].json["messages"] == history('{"a": 1}', "made-up")
+    assert known == () and engine.calls[-1].json["messages"] == history('{"a": 1}', "made-up")
 
 
 VALUES = st.recursive(
@@ -104,7 +104,7 @@ def test_any_spelling_of_the_same_value_is_restored(value: Json, ascii_only: boo
     sampled = json.dumps(value, ensure_ascii=not ascii_only, indent=1)
     written = json.dumps(value, ensure_ascii=ascii_only, separators=(",", ":") if tight else None)
     answer = {"tool_calls": [{"id": "call_0", "function": {"name": "ls", "arguments": sampled}}]}
-    memory = arguments_in(json.dumps(answer).encode())
-    messages = restored(history(written), memory.get)
+    memory = dict(arguments_in(json.dumps(answer).encode()))
+    messages = restored(history(written), lambda ident: (memory[ident],))
     assert messages is None or messages == history(sampled)
     assert messages is not None or written == sampled

@@ -33,7 +33,8 @@ USAGE: Json = {
 
 
 def dialect(sampled: dict[str, str] | None = None, call_id: str = CALL_ID) -> Dialect:
-    return Dialect(call_id, "reasoning_content", (sampled or {}).get)
+    known = sampled or {}
+    return Dialect(call_id, "reasoning_content", lambda ident: (known[ident],) if ident in known else ())
 
 
 def body(*items: Json, **fields: Any) -> Json:

@@ -152,7 +152,7 @@ def test_redacted_thinking_is_left_out_and_said_so() -> None:
     ],
 )
 def test_arguments_are_the_sampled_text_where_it_means_the_same(sampled: str | None, taken: bool) -> None:
-    dialect = Dialect("c1", sampled={"1": sampled}.get)
+    dialect = Dialect("c1", sampled=lambda ident: (sampled,) if sampled and ident == "1" else ())
     said = translated(assistant(call("1", n=1, s="é", t=True)), user(result("1", "x")), dialect=dialect)
     arguments = said.chat["messages"][0]["tool_calls"][0]["function"]["arguments"]
     assert arguments == (sampled if taken else '{"n": 1, "s": "é", "t": true}')
@@ -268,7 +268,7 @@ def test_an_answer_sent_back_is_the_message_that_the_engine_gave(message: Json) 
     spelling = {part["id"]: part["function"]["arguments"] for part in message.get("tool_calls", [])}
     _, answer = written([message], Ending("stop"))
     back = body(user("a"), {"role": "assistant", "content": answer["content"]}, GO)
-    (chat,) = translate(back, Dialect("c1", sampled=spelling.get)).chat["messages"][1:-1]
+    (chat,) = translate(back, Dialect("c1", sampled=lambda ident: (spelling[ident],))).chat["messages"][1:-1]
     assert response_blocks(orjson.dumps(chat)) == response_blocks(orjson.dumps(message))
     assert (chat["content"] or "") == (message["content"] or "")
     assert [part["function"]["arguments"] for part in chat.get("tool_calls", [])] == [*spelling.values()]

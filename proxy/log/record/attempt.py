@@ -59,6 +59,7 @@ class Attempt:
     response_digest: bytes = b""
     raw_response: bytes | None = None
     delivery_of: str | None = None
+    recorded: bool = False
     last: bool = True
     """Whether this is the call's final attempt, whose row carries the request."""
 

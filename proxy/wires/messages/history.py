@@ -177,6 +177,6 @@ def _call(block: Json, place: str, dialect: Dialect) -> Json:
     name = text_at(block.get("name"), f"{place}.name")
     given = block.get("input")
     value = {} if given is None else object_at(given, f"{place}.input")
-    text, sampled = spelled(value, f"{place}.input"), dialect.sampled(ident)
-    arguments = text if sampled is None or not same_arguments(sampled, text) else sampled
+    text = spelled(value, f"{place}.input")
+    arguments = next((said for said in dialect.sampled(ident) if same_arguments(said, text)), text)
     return {"id": ident, "type": "function", "function": {"name": name, "arguments": arguments}}

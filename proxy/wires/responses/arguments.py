@@ -24,23 +24,21 @@ _HEX = re.compile(r"[0-9a-fA-F]{4}")
 
 def as_sampled(dialect: Dialect, call_id: str, given: str) -> str:
     """Arguments as the model wrote them, where `given` is the same JSON spelled differently."""
-    sampled = dialect.sampled(call_id)
-    return sampled if sampled is not None and same_arguments(sampled, given) else given
+    return next((said for said in dialect.sampled(call_id) if same_arguments(said, given)), given)
 
 
 def of_custom(dialect: Dialect, call_id: str, text: str) -> str:
     """Arguments of a custom tool's call whose input is `text`."""
-    sampled = dialect.sampled(call_id)
-    if sampled is not None and input_of(sampled) == text:
-        return sampled
-    return json.dumps({PARAMETER: text}, ensure_ascii=False)
+    written = json.dumps({PARAMETER: text}, ensure_ascii=False)
+    return next((said for said in dialect.sampled(call_id) if input_of(said) == text), written)
 
 
 def of_value(dialect: Dialect, call_id: str, value: Any) -> str:
     """Arguments of a call whose item has them as a value, not as text."""
-    sampled = dialect.sampled(call_id)
-    if sampled is not None and same_arguments(json.dumps(value_of(sampled)), json.dumps(value)):
-        return sampled
+    told = json.dumps(value)
+    for said in dialect.sampled(call_id):
+        if same_arguments(json.dumps(value_of(said)), told):
+            return said
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
