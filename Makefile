@@ -56,4 +56,4 @@ bench: .venv/.dev-stamp
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv build *.egg-info demo-logs demo-trees
+	rm -rf .venv .harness build *.egg-info demo-logs demo-trees out

@@ -61,6 +61,8 @@ async def deliver(
         else:
             await _plain(ex, attempt, response, prepared)
     except asyncio.CancelledError:
+        if attempt.recorded:
+            raise
         await stopped(ex, attempt, None)
 
 
@@ -88,7 +90,7 @@ async def refused(
 
 def _another_way(ex: Exchange, status: int, body: bytes, prepared: Prepared, backend: BackendState) -> bool:
     """Whether the next attempt can do without what was refused, so that the client need not know of it."""
-    if prepared.translation and not prepared.folded and is_system_refused(body):
+    if _is_late_system_refused(body, prepared):
         log.info("backend `%s` takes a system message only at the beginning", backend.name)
         backend.folds_system = True
         return True
@@ -96,6 +98,13 @@ def _another_way(ex: Exchange, status: int, body: bytes, prepared: Prepared, bac
         return False
     ex.fields_refused = True
     return True
+
+
+def _is_late_system_refused(body: bytes, prepared: Prepared) -> bool:
+    if prepared.translation is None or prepared.folded:
+        return False
+    late = any(message["role"] == "system" for message in prepared.translation.chat["messages"][1:])
+    return late and is_system_refused(body)
 
 
 class _TooLong(Exception):

@@ -14,13 +14,17 @@ from gyre.proxy.counting import counting
 from gyre.proxy.errors import RequestError
 from gyre.proxy.log.record.attempt import Attempt
 from gyre.proxy.prepared import Prepared, prepare
+from gyre.proxy.restore import SampledOf
 from gyre.proxy.router import BackendState
+from gyre.proxy.wires import known
 
 if TYPE_CHECKING:
     from gyre.proxy.exchange import Exchange
 
 _RETRY_STATUS = (502, 503, 504)
 _MOST_ATTEMPTS = 8
+_WEIGHT = 8
+"""What a body weighs while it is translated, in its own bytes: parsed, and written anew."""
 _REFUSED = (400, 500)
 """A template that raises is a 400 to some engines and a 500 to others."""
 
@@ -112,7 +116,7 @@ async def _try(
     ex: Exchange, attempt: Attempt, backend: BackendState, excluded: set[str], stale: set[str]
 ) -> bool:
     """Send one attempt and answer the client from it; True when another one shall be made."""
-    prepared = await _prepared(ex, backend)
+    prepared = await _prepared(ex, attempt, backend)
     attempt.upstream_wire = Wire.CHAT.value if prepared.translation else None
     ex.worker.metrics.overhead.observe(time.monotonic() - ex.started - ex.call.held_s)
     ex.clock.enter(Phase.FIRST_BYTE)
@@ -149,8 +153,8 @@ async def _try(
     return False
 
 
-async def _prepared(ex: Exchange, backend: BackendState) -> Prepared:
-    """The request for this backend; what cannot be carried is flagged, once."""
+async def _prepared(ex: Exchange, attempt: Attempt, backend: BackendState) -> Prepared:
+    """The request for this backend; what cannot be carried is flagged."""
     call, ask = ex.call, ex.ask
     if call.wire == Wire.COUNT_TOKENS:
         return await counting(ex, backend)
@@ -158,14 +162,20 @@ async def _prepared(ex: Exchange, backend: BackendState) -> Prepared:
         return Prepared([call.body])
     execution = ex.worker.executions.get(call.identity.execution_id)
     pin = execution.pin or ex.worker.settings.pin
-    sampled = ex.relay.sampled.of(execution.name)
-    capture = not ex.fields_refused
-    prepared = prepare(call, ask, backend, pin, ex.restores(), sampled, capture)
-    if sampled.missed and await ex.relay.sampled.read_log(execution.name, sampled.missed):
-        prepared = prepare(call, ask, backend, pin, ex.restores(), sampled, capture)
+    memory, flags = ex.relay.sampled, ["fields_refused"] if ex.fields_refused else []
+
+    def made(sampled: SampledOf) -> Prepared:
+        return prepare(call, ask, backend, pin, ex.restores(), sampled, capture=not ex.fields_refused)
+
+    sampled = memory.of(execution.name)
+    with ex.weighing(_WEIGHT * len(call.body) if call.wire in known.TRANSLATED else 0):
+        prepared = made(sampled)
+        if sampled.missed and await memory.read_log(execution.name, sampled.missed):
+            prepared = made(memory.of(execution.name))
+        elif sampled.missed:
+            flags.append("arguments_unknown")
     call.ask = prepared.ask
-    refused = ("fields_refused",) if ex.fields_refused else ()
-    call.flags += [flag for flag in (*refused, *prepared.flags) if flag not in call.flags]
+    attempt.flags = [*flags, *prepared.flags]
     return prepared
 
 

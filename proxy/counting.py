@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gyre.proxy.capture.profiles import Engine
-from gyre.proxy.prepared import TOKENIZE_TARGET, Prepared, dialect_of, translate
+from gyre.proxy.calls import Wire
+from gyre.proxy.capture.profiles import Engine, read_ask
+from gyre.proxy.capture.splice import parse_object, with_fields
+from gyre.proxy.prepared import TOKENIZE_TARGET, Prepared, dialect_of, mapped_model, translate
 from gyre.proxy.rendering import apply_template_body, tokenize_body
 from gyre.proxy.wires.translation import dumped
 
@@ -26,7 +28,7 @@ async def counting(ex: Exchange, backend: BackendState) -> Prepared:
     """
     engine = backend.engine
     if engine not in _TOKENIZES or backend.settings.translate == "never":
-        return Prepared([ex.call.body])
+        return _own(ex.call.body, backend)
     sampled = ex.relay.sampled.of(ex.call.identity.execution_id)
     chat = translate(ex.call, dialect_of(ex.call.call_id, engine, sampled, backend.folds_system)).chat
     model = chat.get("model")
@@ -35,9 +37,16 @@ async def counting(ex: Exchange, backend: BackendState) -> Prepared:
         return Prepared([dumped(tokenize_body(chat))], target=TOKENIZE_TARGET)
     text = await ex.relay.upstream.apply_template(backend, dumped(apply_template_body(chat)))
     if text is None:
-        return Prepared([ex.call.body])
+        return _own(ex.call.body, backend)
     content = {"content": text, "add_special": True, "parse_special": True}
     return Prepared([dumped(content)], target=TOKENIZE_TARGET)
+
+
+def _own(body: bytes, backend: BackendState) -> Prepared:
+    """The request as it is, but for the model's name."""
+    top = parse_object(body)
+    mapped = mapped_model(read_ask(Wire.COUNT_TOKENS, top), backend.settings)
+    return Prepared(with_fields(body, top, mapped) if mapped else [body])
 
 
 def counted(body: bytes) -> bytes | None:

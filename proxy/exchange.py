@@ -12,7 +12,8 @@ import hmac
 import logging
 import re
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -141,6 +142,15 @@ class Exchange:
             self.relay.budget.charge(size)
         else:
             self.relay.budget.give(-size)
+
+    @contextmanager
+    def weighing(self, size: int) -> Iterator[None]:
+        """Count bytes that are held for a moment."""
+        self.reserve(size)
+        try:
+            yield
+        finally:
+            self.reserve(-size)
 
     async def _admit(self) -> None:
         # A name is read where nothing has been decoded yet: %2f must not end it.

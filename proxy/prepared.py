@@ -87,7 +87,7 @@ def prepare(
         return _translated(call, ask, backend, forced, sampled, capture)
     if call.wire in known.TRANSLATED:
         return _native(call, ask, backend.settings, forced)
-    fields = forced | _mapped(ask, backend.settings)
+    fields = forced | mapped_model(ask, backend.settings)
     better = _restored(call, sampled) if restores and call.wire == Wire.CHAT else None
     if better is not None:
         fields["messages"] = better
@@ -110,7 +110,7 @@ def _restored(call: Call, sampled: SampledOf) -> bytes | None:
         return None
 
 
-def _mapped(ask: Ask, backend: Backend) -> dict[str, bytes]:
+def mapped_model(ask: Ask, backend: Backend) -> dict[str, bytes]:
     """The model's name as this engine knows it, where it is another one."""
     mapped = backend.models.get(ask.model) if ask.model else None
     return {"model": msgspec.json.encode(mapped)} if mapped else {}
@@ -135,7 +135,7 @@ def _translated(
     top = parse_object(chat)
     asked = read_ask(Wire.CHAT, top)
     wanted = fields_to_set(backend.engine, asked) if capture else {}
-    body = with_fields(chat, top, forced | _mapped(ask, backend.settings) | wanted)
+    body = with_fields(chat, top, forced | mapped_model(ask, backend.settings) | wanted)
     effective = replace(ask, sampling=pinned_sampling(asked.sampling, forced))
     hide = hidden(backend.engine, frozenset(wanted))
     flags = (*translation.lost, *(("asked_whole",) if whole else ()))
@@ -177,7 +177,7 @@ def _native(call: Call, ask: Ask, backend: Backend, forced: dict[str, bytes]) ->
     fields = {key: value for key, value in forced.items() if key in _PINNABLE[call.wire]}
     flags = tuple(f"pin_not_carried:{key}" for key in forced if key not in fields and key != "seed")
     effective = replace(ask, sampling=pinned_sampling(ask.sampling, fields)) if fields else ask
-    fields |= _mapped(ask, backend)
+    fields |= mapped_model(ask, backend)
     body = with_fields(call.body, call.top, fields) if fields else [call.body]
     return Prepared(body, None, None, effective, flags)
 

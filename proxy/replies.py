@@ -97,7 +97,7 @@ _SYSTEM_REFUSED = re.compile(
 
 def is_system_refused(body: bytes) -> bool:
     """Whether a template says that a system message may only be the first."""
-    return _SYSTEM_REFUSED.search(body[:10_000].decode(errors="replace")) is not None
+    return _SYSTEM_REFUSED.search(said_of(body).message[:500]) is not None
 
 
 def is_overflow(body: bytes) -> bool:

@@ -7,6 +7,7 @@ and with them the tokens. By the call's id the sampled text is put back, where i
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,16 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from gyre.proxy.arguments import same_arguments
 from gyre.proxy.errors import LogError
 from gyre.proxy.log.reading.read import read_log
 
+logger = logging.getLogger(__name__)
 _MOST_BYTES = 64 << 20
 _MOST_TEXTS = 256
 """Of calls with one id."""
-_SHARE = 10.0
-"""For one execution the log is read during at most one tenth of the time."""
+_SHARE = 3.0
+"""For one execution the log is read during at most a third of the time."""
 
 
 class _Function(msgspec.Struct):
@@ -63,6 +66,7 @@ class Sampled:
         """The latest first. Nothing for a call that the log does not know either: the harness made it up."""
         self._bytes = 0
         self._not_before: dict[str, float] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
 
     def learn(self, execution: str, message: bytes | None) -> None:
         for ident, text in arguments_in(message):
@@ -80,20 +84,31 @@ class Sampled:
         return self._texts[key]
 
     async def read_log(self, execution: str, missed: Iterable[str]) -> bool:
-        """Look in the log for calls that are not known here; False when that was done just now."""
-        since = time.monotonic()
-        if since < self._not_before.get(execution, 0.0):
-            return False
-        if len(self._not_before) > 10_000:
-            self._not_before.clear()
-        found = await asyncio.to_thread(_from_log, self._logs, execution)
-        self._not_before[execution] = since + _SHARE * (time.monotonic() - since)
+        """Look in the log for calls that are not known here; False when that was done just now.
+
+        Calls that ask at the same time share one look.
+        """
+        if execution not in self._reading:
+            if time.monotonic() < self._not_before.get(execution, 0.0):
+                return False
+            self._reading[execution] = asyncio.create_task(self._read(execution))
+        await asyncio.shield(self._reading[execution])
         for ident in missed:
             self._texts.setdefault((execution, ident), ())
+        return True
+
+    async def _read(self, execution: str) -> None:
+        since = time.monotonic()
+        try:
+            found = await asyncio.to_thread(_from_log, self._logs, execution)
+        finally:
+            del self._reading[execution]
+            if len(self._not_before) > 10_000:
+                self._not_before.clear()
+            self._not_before[execution] = since + _SHARE * (time.monotonic() - since)
         for ident, texts in found.items():
             for text in reversed(texts):
                 self._put((execution, ident), text)
-        return True
 
     def _put(self, key: tuple[str, str], text: str) -> None:
         known = self._texts.pop(key, ())
@@ -123,9 +138,11 @@ class SampledOf:
 def _from_log(logs: Path, execution: str) -> dict[str, list[str]]:
     try:
         log = read_log(logs, executions=[execution], columns=["response"])
-    except LogError:
+        return arguments_of(log.calls["response"].to_pylist())
+    except (LogError, OSError, pa.ArrowException) as error:
+        # The call can go on without; what is missing is flagged.
+        logger.warning("arguments of `%s` cannot be read from the log: %s", execution, error)
         return {}
-    return arguments_of(log.calls["response"].to_pylist())
 
 
 def arguments_of(responses: Iterable[str | None]) -> dict[str, list[str]]:

@@ -60,6 +60,8 @@ class Attempt:
     raw_response: bytes | None = None
     delivery_of: str | None = None
     recorded: bool = False
+    flags: list[str] = field(default_factory=list)
+    """What could not be carried, or was done to the request of this attempt."""
     last: bool = True
     """Whether this is the call's final attempt, whose row carries the request."""
 

@@ -193,7 +193,7 @@ def _choice_columns(attempt: Attempt, captured: Captured, choice: ChoiceCapture)
         sampling=sampling,
         capture_quality=quality.value,
         logprob_quality=logprob_quality(choice, sampling).value,
-        capture_flags=[*call.identity.flags, *call.flags, *flags],
+        capture_flags=[*call.identity.flags, *call.flags, *attempt.flags, *flags],
     )
 
 

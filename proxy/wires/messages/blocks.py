@@ -15,6 +15,8 @@ import orjson
 
 from gyre.proxy.wires.translation import Json
 
+RAW = "_raw"
+"""Holds arguments that are no JSON object, where the wire wants one."""
 SIGNATURE = "gyre"
 """Of every thinking block. Clients keep it and send it back; nothing here checks it."""
 
@@ -79,7 +81,7 @@ class Block:
                 return {"type": "text", "text": text}
             case Kind.CALL:
                 value = _object(text) if text.strip() else {}
-                given = {"_raw": text} if value is None else value
+                given = {RAW: text} if value is None else value
                 return {"type": "tool_use", "id": self.ident, "name": self.name, "input": given}
 
 

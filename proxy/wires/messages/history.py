@@ -23,6 +23,7 @@ from typing import Any
 
 from gyre.proxy.arguments import same_arguments
 from gyre.proxy.canonical import BILLING
+from gyre.proxy.wires.messages.blocks import RAW
 from gyre.proxy.wires.messages.content import blocks_at, joined, parts_of
 from gyre.proxy.wires.messages.lost import Lost, list_at, object_at, refusal, spelled, text_at
 from gyre.proxy.wires.translation import Dialect, Json
@@ -178,5 +179,8 @@ def _call(block: Json, place: str, dialect: Dialect) -> Json:
     given = block.get("input")
     value = {} if given is None else object_at(given, f"{place}.input")
     text = spelled(value, f"{place}.input")
-    arguments = next((said for said in dialect.sampled(ident) if same_arguments(said, text)), text)
+    known = dialect.sampled(ident)
+    arguments = next((said for said in known if same_arguments(said, text)), text)
+    if value.keys() == {RAW} and value[RAW] in known:
+        arguments = value[RAW]  # what was no JSON object came to the client wrapped
     return {"id": ident, "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -69,6 +69,9 @@ def _name(choice: Json, tools: Tools, place: str) -> str:
     if kind not in _CALLED:
         raise malformed(place, f"names a tool of type `{kind}`, which no engine can run")
     name = choice.get("name", kind)
-    if not isinstance(name, str) or not (found := tools.find(kind, name, choice.get("namespace"))):
+    namespace = choice.get("namespace")
+    if not isinstance(namespace, str | None):
+        namespace = str(namespace)
+    if not isinstance(name, str) or not (found := tools.find(kind, name, namespace)):
         raise malformed(place, f"names `{name}`, which is none of `tools`")
     return found

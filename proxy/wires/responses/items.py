@@ -135,6 +135,8 @@ class Reader:
             return
         call_id, name = _call_id(item, place), named_at(item, "name", place)
         namespace = item.get("namespace") or None
+        if not isinstance(namespace, str | None):
+            raise malformed(f"{place}.namespace", "must be a string")
         if kind == "custom_tool_call":
             tool = Tool(Kind.CUSTOM, name, namespace)
             arguments = of_custom(self._dialect, call_id, text_at(item, "input", place))
