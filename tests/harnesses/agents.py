@@ -113,7 +113,7 @@ def opencode(home: Path, url: str, window: int = 200_000) -> Agent:
     return Agent(home, [str(program("opencode")), "run", "--format", "json"], quiet)
 
 
-def mini_swe_agent(home: Path, url: str, model: str = MODEL) -> Agent:
+def mini_swe_agent(home: Path, url: str, *flags: str, model: str = MODEL) -> Agent:
     """It leaves its answer in `last.json` of its workspace."""
     python = python_with("mini-swe-agent", [PIN], pins=PIN)
     env = {
@@ -123,8 +123,8 @@ def mini_swe_agent(home: Path, url: str, model: str = MODEL) -> Agent:
         "MSWEA_COST_TRACKING": "ignore_errors",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
-    flags = ["--exit-immediately", "-y", "-l", "0", "-o", "last.json", "-m", f"openai/{model}", "-t"]
-    return Agent(home, [str(python.with_name("mini")), *flags], env)
+    usual = ["--exit-immediately", "-y", "-l", "0", "-o", "last.json", "-m", f"openai/{model}"]
+    return Agent(home, [str(python.with_name("mini")), *usual, *flags, "-t"], env)
 
 
 def _toml(values: Mapping[str, object]) -> list[str]:
