@@ -48,7 +48,7 @@ async def deliver(
     ex: Exchange, attempt: Attempt, response: aiohttp.ClientResponse, prepared: Prepared
 ) -> None:
     """Bring `response` to the client in the way its kind needs."""
-    streamed = response.headers.get("content-type", "").startswith("text/event-stream")
+    streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
     try:
         if prepared.counts:
             await _counted(ex, attempt, response)

@@ -118,8 +118,11 @@ class Exchange:
         text = f"gyre failed: {type(error).__name__}: {error}"
         if not attempt.recorded:
             attempt.outcome, attempt.error = Outcome.UPSTREAM_ERROR, text
-            attempt.captured = None
-            await outcome.commit(self, attempt)
+            try:
+                await outcome.commit(self, attempt)
+            except Exception:
+                attempt.captured = None  # what was captured cannot be recorded; that there was a call can
+                await outcome.commit(self, attempt)
         if not self.begun:
             body = error_in(self.call.wire, 500, text, "internal_error")
             await outcome.send_whole(self, 500, body, {})

@@ -72,7 +72,7 @@ def said_of(body: bytes, status: int = 502) -> Said:
 def _error(body: bytes) -> dict[str, Any]:
     try:
         answer = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     error = answer.get("error", answer) if isinstance(answer, dict) else None
     return error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}

@@ -58,7 +58,7 @@ class TranslatedStream:
         if event.startswith(b":"):
             # Comments keep a connection alive in every wire.
             return event
-        if not self._capture.done and data_of(event) is not None:
+        if not self._capture.done and (data_of(event) or b"null").strip() not in (b"", b"null"):
             # On its own wire it would pass. Left out, the answer would have a hole that nobody sees.
             self._problem = _UNREADABLE
         return b""
@@ -84,7 +84,7 @@ class TranslatedStream:
         for choice in reply.choices or ():
             if choice.index == 0:
                 if choice.delta:
-                    out.append(self._writer.delta(choice.delta))
+                    out.append(self._writer.delta(in_texts(choice.delta)))
                 if choice.finish_reason is not None:
                     self._ending = Ending(choice.finish_reason, matched_stop(choice))
         return b"".join(out)
@@ -102,7 +102,8 @@ class _Names:
 
     def __init__(self, call_id: str) -> None:
         self._call_id = call_id
-        self._seen: set[int] = set()
+        self._given: dict[int, str] = {}
+        """By index; empty where the engine names it."""
 
     def give(self, message: dict[str, Any]) -> None:
         """Name what is new in a delta, or in a whole message."""
@@ -110,10 +111,11 @@ class _Names:
         for part in calls if isinstance(calls, list) else ():
             if isinstance(part, dict):
                 index = part.get("index")
-                at = index if type(index) is int else len(self._seen)
-                if at not in self._seen and not part.get("id"):
-                    part["id"] = f"call_{self._call_id}_{at}"
-                self._seen.add(at)
+                at = index if type(index) is int else len(self._given)
+                if at not in self._given:
+                    self._given[at] = "" if part.get("id") else f"call_{self._call_id}_{at}"
+                if self._given[at] and not part.get("id"):
+                    part["id"] = self._given[at]
 
 
 def translated_answer(
@@ -133,12 +135,30 @@ def translated_answer(
             raise Unreadable("its message is no object")
         _Names(call_id).give(message)
         choice.message = dumped(message)
-        events += writer.delta(message)
+        events += writer.delta(in_texts(message))
     choices = decode_reply(body).choices or ()
     matched = matched_stop(choices[0]) if choices else None
     reason = captured.choices[0].finish_reason if captured.choices else None
     events += writer.end(Ending(reason, matched, usage_of(captured.usage)))
     return events if stream else dumped(writer.answer())
+
+
+def in_texts(message: dict[str, Any]) -> dict[str, Any]:
+    """A delta or message whose content is one text; some hosted APIs make a list of parts of it."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    said = [part for part in content if isinstance(part, dict)]
+    text = "".join(part["text"] for part in said if isinstance(part.get("text"), str))
+    thought = [_thought(part.get("thinking")) for part in said if part.get("type") == "thinking"]
+    reasoning = {"reasoning": "".join(thought)} if any(thought) else {}
+    return {**message, **reasoning, "content": text or None}
+
+
+def _thought(said: Any) -> str:
+    if isinstance(said, list):
+        return "".join(str(part.get("text") or "") for part in said if isinstance(part, dict))
+    return said if isinstance(said, str) else ""
 
 
 def matched_stop(choice: Choice) -> str | None:
