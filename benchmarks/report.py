@@ -41,7 +41,7 @@ class Figures:
     @property
     def spread(self) -> float:
         """Highest over lowest CPU of the rounds: how quiet the machine was."""
-        return max(self.cpu_us_call) / max(min(self.cpu_us_call), 1e-9)
+        return max(self.cpu_us_call) / max(min(self.cpu_us_call), 1)
 
 
 @dataclass(frozen=True, kw_only=True)
