@@ -7,5 +7,7 @@ client.py       simulated agents
 bodies.py       what they say: every execution grows, no two are alike
 upstream.py     an engine that costs next to nothing
 passthrough.py  the proxy that records nothing, to compare with
+wires/          Messages and Responses beside chat
+trees/          what trees cost and deliver
 material.py     seeded text, ids and log-probabilities that all of them share
 """
