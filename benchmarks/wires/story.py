@@ -1,7 +1,7 @@
 """Executions of agents with tools: an answer is text and a tool call, the next request brings its result.
 
 The first answer holds all tool calls of the history with which the second request comes: the proxy has
-then seen them sampled, as it would have one by one. It belongs to the warm-up. Whatever the wire, an
+then seen them sampled, as it would have one by one. Whatever the wire, an
 execution says the same and has the same ids.
 """
 
