@@ -31,7 +31,8 @@ def run(
         typer.Argument(
             metavar="COMMAND",
             help="The harness; with `--harness` more arguments for it. {base_url}, {anthropic_url}, {model}, "
-            "{api_key}, {instruction}, {instruction_file}, {workspace}, {execution} are filled in.",
+            "{api_key}, {instruction}, {instruction_file}, {workspace}, {execution} are filled in. "
+            "Whoever may list processes sees {api_key}; OPENAI_API_KEY says the same.",
             show_default=False,
         ),
     ] = None,
@@ -142,6 +143,8 @@ def run(
     _require(bool(harness or command), "give a command after `--`, or `--harness`")
     _require(not harness or bool(task or tasks or instruction.strip()), "give `--task` or `--instruction`")
     _require(bool(harness) or harness_path is None, "`--harness-path` needs `--harness`")
+    ours = (runs.resolve(), logs.resolve())
+    _require(not workspace or workspace.resolve() not in ours, "`--workspace` is the folder of runs or log")
     _require(not (proxy and upstream), "a proxy that runs has its engines: leave out `--upstream`")
     options = Options(
         runs=runs.resolve(),
@@ -184,12 +187,13 @@ def _one(
     from gyre.proxy.identity import checked_name
     from gyre.trainer.rollout.group import checked_task, slug
     from gyre.trainer.rollout.job import Job
+    from gyre.trainer.rollout.place import checked_folder
     from gyre.trainer.rollout.record import Record
     from gyre.trainer.rollout.run import run_execution
 
     task = checked_task(folder, options) if folder else None
     about = slug(task.short_name if task else options.called)
-    name = checked_name(execution or f"{about}-{secrets.token_hex(4)}", "`--execution`")
+    name = checked_folder(checked_name(execution or f"{about}-{secrets.token_hex(4)}", "`--execution`"))
     with where.control(options.runs, stop) as control:
         options = with_model(options, control)
         output.say(f"running `{name}` in {options.runs / name}")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import re
 import threading
+import traceback
+import unicodedata
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -16,9 +20,11 @@ from gyre.trainer.rollout import state as states
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.record import Record
 from gyre.trainer.rollout.run import deliver, run_execution, scorer_of
+from gyre.trainer.rollout.secret import secrets_of
 from gyre.trainer.rollout.state import State, Status
 from gyre.trainer.rollout.task import Task, TaskError, load_task, resolve_env
 
+log = logging.getLogger(__name__)
 _MOST = 120
 """Letters of a task's name in an execution's; a name has at most 128."""
 
@@ -88,8 +94,17 @@ def checked_task(folder: Path, options: Options) -> Task:
 
 
 def slug(name: str) -> str:
-    """As a part of an execution's name: letters, digits, `.`, `_`, `-`, first a letter or digit."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._")[:_MOST] or "task"
+    """As a part of an execution's name: letters, digits, `.`, `_`, `-`, first a letter or digit.
+
+    Names in other scripts stay apart by a digest: `task-07ee6c`.
+    """
+    digest = ""
+    if not name.isascii():
+        # However the file system spells an accent.
+        name = unicodedata.normalize("NFC", name)
+        digest = "-" + hashlib.sha256(os.fsencode(name)).hexdigest()[:6]
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._")[: _MOST - len(digest)]
+    return ((plain.rstrip("-") if digest else plain) or "task") + digest
 
 
 def run_jobs(
@@ -129,8 +144,16 @@ def run_jobs(
                 result.gone = problem
             except GyreError as problem:
                 result.failures.append((futures[future], problem))
+            except Exception as problem:
+                # A fault of ours that could not even be recorded: the next run tries again.
+                job = futures[future]
+                secrets = secrets_of(record.control.token, os.environ, options.env)
+                trace = secrets.hide("".join(traceback.format_exception(problem)))
+                log.error("`%s` ends with a fault of gyre's own\n%s", job.name, trace)
+                told = f"`{job.name}`: a fault of gyre's own: {type(problem).__name__}"
+                result.failures.append((job, GyreError(told, "start the run again to go on with it")))
             except BaseException:
-                # A fault of ours: end what runs, so that the next run can go on with it.
+                # We are to end: end what runs, so that the next run can go on with it.
                 stop.set()
                 raise
             else:

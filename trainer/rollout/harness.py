@@ -75,7 +75,10 @@ class Preset:
 
 
 def command(setting: Setting, argv: Sequence[str]) -> Launch:
-    """A program of the user's own, with what stands in braces filled in."""
+    """A program of the user's own, with what stands in braces filled in.
+
+    Whoever may list processes sees its arguments, and so `{api_key}`; the environment says the same.
+    """
     values = {
         "base_url": setting.base_url,
         "anthropic_url": setting.anthropic_url,

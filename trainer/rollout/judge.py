@@ -9,6 +9,7 @@ from pathlib import Path
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.trainer.rollout.process import Report
 from gyre.trainer.rollout.record import Calls
+from gyre.trainer.rollout.secret import NO_SECRETS, Secrets
 from gyre.trainer.rollout.watch import Ending
 
 _TAIL = 4096
@@ -76,16 +77,24 @@ def _joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def last_words(*files: Path) -> str:
-    """The last line of the first of `files` that has one."""
+def last_words(*files: Path, secrets: Secrets = NO_SECRETS) -> str:
+    """The last line of the first of `files` that has one, without what is secret."""
     for path in files:
         try:
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - _TAIL))
-                lines = file.read().decode(errors="replace").split("\n")
+            lines = _tail(path, secrets).split("\n")
         except OSError:
             continue
         for line in reversed(lines):
             if text := "".join(c for c in line if c.isprintable()).strip():
-                return text[:_WORDS]
+                return secrets.hide(text)[:_WORDS]
     return ""
+
+
+def _tail(path: Path, secrets: Secrets) -> str:
+    """Its end. Where the beginning is left out, no half of a secret stands at the cut."""
+    most = secrets.longest + 3  # letters, and what is left of a cut one
+    with path.open("rb") as file:
+        begin = max(0, path.stat().st_size - _TAIL - 4 * most)
+        file.seek(begin)
+        text = file.read().decode(errors="replace")
+    return secrets.hide(text)[most if begin else 0 :]

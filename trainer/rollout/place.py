@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +22,15 @@ from pathlib import Path
 from gyre.proxy.errors import GyreError
 
 _LOCK = "lock"
+RESERVED = frozenset((_LOCK, "proxy.txt", "proxy.stdout.txt"))
+"""What else lies in the folder of runs."""
+
+
+class PlaceError(GyreError, OSError):
+    """An execution cannot have the folder that it needs."""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class BusyError(GyreError, RuntimeError):
@@ -66,23 +74,6 @@ class Place:
         return self.folder / "scorer"
 
 
-def copy_files(source: Path, target: Path, without: Path) -> None:
-    """Make `target` what `source` is, but for the folder `without`; links stay links.
-
-    Raises:
-        OSError: something in it cannot be read; names it.
-    """
-
-    def left_out(folder: str, names: list[str]) -> list[str]:
-        return [name for name in names if Path(folder, name) == without]
-
-    try:
-        shutil.copytree(source, target, symlinks=True, ignore=left_out)
-    except shutil.Error as problem:
-        name, _, why = problem.args[0][0]
-        raise OSError(f"cannot copy `{name}`: {why}") from None
-
-
 def size(number: int) -> str:
     """`12.3 MB`"""
     value = float(number)
@@ -113,15 +104,34 @@ def bytes_below(folder: Path) -> int:
     return total
 
 
+def checked_folder(name: str) -> str:
+    """`name`, if the folder of runs has nothing else of that name.
+
+    Raises:
+        PlaceError: it has.
+    """
+    if name.lower() in RESERVED:
+        raise PlaceError(
+            f"an execution cannot be called `{name}`: gyre itself writes that in the folder of runs",
+            "give it another name with `--execution`",
+        )
+    return name
+
+
 @contextmanager
 def locked(folder: Path, what: str, patience_s: float = 0.0) -> Iterator[int]:
     """Be the only one who works in `folder`. Gives a descriptor: whoever inherits it keeps the lock.
 
     Raises:
         BusyError: another process still is that after `patience_s`.
+        PlaceError: there is no such folder and none can be made, or it has something else called `lock`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as problem:
+        hint = "move that out of the way, or give another `--runs`"
+        raise PlaceError(f"{what} cannot be run: `{problem.filename}`: {problem.strerror}", hint) from None
     try:
         end = time.monotonic() + patience_s
         while not _taken(descriptor):

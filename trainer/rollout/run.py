@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import tempfile
 import threading
-from contextlib import suppress
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,19 @@ from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.trainer.rollout import state as states
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.judge import Judgement, judge, last_words
-from gyre.trainer.rollout.place import Place, locked, size
+from gyre.trainer.rollout.place import Place, checked_folder, locked, size
 from gyre.trainer.rollout.process import GRACE_S, Report, Supervised
 from gyre.trainer.rollout.record import Calls, Record, Standing
 from gyre.trainer.rollout.score import Command, Scorer, Verdict, own_scorer, run_scorer
+from gyre.trainer.rollout.secret import Secrets, secrets_of
 from gyre.trainer.rollout.start import prepared
 from gyre.trainer.rollout.state import Event, State, Status
-from gyre.trainer.rollout.task import Task
+from gyre.trainer.rollout.task import Task, TaskError, resolve_env
+from gyre.trainer.rollout.tree import has_files, remove_tree
 from gyre.trainer.rollout.watch import Clock, Ending, Quota, watch
 
 log = logging.getLogger(__name__)
+_MOST_SAID = 300
 _UNWIND_S = GRACE_S + 5
 """How long the harness of a run that was killed may take to end."""
 
@@ -46,9 +50,10 @@ def run_execution(
         UpstreamError: there is no proxy to run it under; nothing was started.
         BusyError: another process runs it, or something that has its name.
         TaskError: the task has no scorer.
+        PlaceError: it cannot have a folder of its name.
     """
     scorer = scorer_of(job.task, options)
-    root = options.runs / job.name
+    root = options.runs / checked_folder(job.name)
     with locked(root, f"execution `{job.name}`", _UNWIND_S) as lock:
         earlier = states.load(root)
         execution = _Execution(job, options, record, stop, root)
@@ -56,9 +61,11 @@ def run_execution(
             execution.resume(earlier, score_again)
         if earlier is None or earlier.status is not Status.UNSCORED:
             execution.begin(earlier)
-            execution.run(lock)
+            with execution.kept_together():
+                execution.run(lock)
         if execution.state.status is Status.UNSCORED and not stop.is_set():
-            execution.score(scorer)
+            with execution.kept_together():
+                execution.score(scorer)
         return execution.state
 
 
@@ -85,6 +92,7 @@ class _Execution:
         self.record = record
         self.stop = stop
         self.root = root
+        self.secrets = _secrets(job, options, record.control.token)
 
     @property
     def place(self) -> Place:
@@ -125,6 +133,31 @@ class _Execution:
         )
         states.save(self.root, self.state)
 
+    @contextmanager
+    def kept_together(self) -> Iterator[None]:
+        """A step: whatever is wrong with it is recorded, and is the end of this execution only.
+
+        The one place where every exception is caught. What a program leaves behind can be anything, and a
+        run of thousands is not to end for one of them.
+        """
+        try:
+            yield
+        except GyreError:
+            raise
+        except Exception as problem:
+            if self.state.status not in (Status.RUNNING, Status.UNSCORED):
+                raise  # it was over, which could not be written down
+            trace = self.secrets.hide(traceback.format_exc())
+            log.error("`%s` ends with a fault of gyre's own\n%s", self.job.name, trace)
+            self._broken(f"a fault of gyre's own: {type(problem).__name__}: {problem}")
+
+    def _broken(self, reason: str) -> None:
+        reason = self.secrets.hide(reason)[:_MOST_SAID]
+        if self.state.status is Status.UNSCORED:
+            self._scored(Verdict(None, ExecutionOutcome.SCORER_FAILED, reason))
+        else:
+            self._over(Judgement(ExecutionOutcome.FAILED, reason, ran=False), {})
+
     def run(self, lock: int) -> None:
         """The harness, from its start to the event that says how it ended."""
         temporary = Path(self.state.temporary)
@@ -140,7 +173,7 @@ class _Execution:
             _remove(self.state.temporary)
         self.record.settle(self.job.name)
         calls = self.record.calls(self.job.name, self.standing)
-        words = last_words(self.place.stderr, self.place.stdout)
+        words = last_words(self.place.stderr, self.place.stdout, secrets=self.secrets)
         judgement = judge(ending, report, calls, self._limit(ending, quota), words)
         self._over(judgement, self._details(report, calls))
 
@@ -160,7 +193,7 @@ class _Execution:
     def _over(self, judgement: Judgement, details: dict[str, Any], status: Status | None = None) -> None:
         state = self.state
         state.outcome = state.ended = judgement.outcome
-        state.reason, state.ran = judgement.reason, judgement.ran
+        state.reason, state.ran = self.secrets.hide(judgement.reason), judgement.ran
         state.seconds, state.details = details.get("seconds", 0.0), details
         state.status = status or _status_after(judgement)
         self._tell(
@@ -211,21 +244,24 @@ class _Execution:
             place.workspace.mkdir(parents=True, exist_ok=True)  # the harness may have removed it
         told = {"GYRE_EXECUTION": self.job.name, "GYRE_STDOUT": self.state.stdout}
         limit_s = self.job.score_limit_s(self.options)
-        verdict = run_scorer(scorer, place.workspace, place.scorer, limit_s, env=told, stop=self.stop)
+        verdict = run_scorer(
+            scorer, place.workspace, place.scorer, limit_s, env=told, stop=self.stop, secrets=self.secrets
+        )
         if verdict.score is not None or verdict.outcome is not None:
             self._scored(_judged(verdict, place.workspace))
 
     def _scored(self, verdict: Verdict) -> None:
         state = self.state
         state.score, state.status = verdict.score, Status.DONE
-        state.outcome, state.reason = verdict.outcome or state.ended, verdict.reason or state.reason
+        reason = self.secrets.hide(verdict.reason)
+        state.outcome, state.reason = verdict.outcome or state.ended, reason or state.reason
         self._tell(
             Event(
                 event=ExecutionEvent.SCORED,
                 attempt=state.attempt,
                 outcome=verdict.outcome,
                 score=verdict.score,
-                reason=verdict.reason or None,
+                reason=reason or None,
                 details=verdict.details,
             )
         )
@@ -237,12 +273,23 @@ class _Execution:
         deliver(self.root, self.state, self.record)
 
 
+def _secrets(job: Job, options: Options, token: str | None) -> Secrets:
+    """What the harness and the scorer were given, or can look up here."""
+    environments = [os.environ, options.env]
+    if job.task:
+        for wanted in (job.task.env, job.task.verifier_env):
+            # Where a variable is missing nothing is given; the execution says so itself.
+            with suppress(TaskError):
+                environments.append(resolve_env(wanted, os.environ))
+    return secrets_of(token, *environments)
+
+
 def deliver(root: Path, state: State, record: Record) -> None:
     """Bring into the log what is not there yet, as far as that is possible."""
     while state.unrecorded:
         try:
             record.deliver(state.execution, state.unrecorded[0])
-        except (LogError, UpstreamError) as problem:
+        except (LogError, UpstreamError, OSError) as problem:
             log.warning("`%s` ended, which is not in the log yet: %s", state.execution, problem)
             return
         del state.unrecorded[0]
@@ -257,7 +304,7 @@ def _status_after(judgement: Judgement) -> Status:
 
 def _judged(verdict: Verdict, workspace: Path) -> Verdict:
     """Where there is nothing that a scorer could look at, its failure says just that."""
-    if verdict.score is not None or any(files for _, _, files in os.walk(workspace)):
+    if verdict.score is not None or has_files(workspace):
         return verdict
     reason = f"the workspace is empty: {verdict.reason}"
     return replace(verdict, score=0.0, outcome=ExecutionOutcome.NO_ARTIFACT, reason=reason)
@@ -271,4 +318,5 @@ def _why(problem: OSError | GyreError) -> str:
 
 def _remove(temporary: str) -> None:
     if temporary:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):
+            remove_tree(Path(temporary))

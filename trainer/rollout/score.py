@@ -16,7 +16,6 @@ import json
 import math
 import os
 import re
-import shutil
 import stat
 import threading
 import time
@@ -27,7 +26,9 @@ from typing import Any, NamedTuple
 
 from gyre.proxy.executions import ExecutionOutcome
 from gyre.trainer.rollout.process import Program, Report, StartError, Supervised
+from gyre.trainer.rollout.secret import NO_SECRETS, Secrets
 from gyre.trainer.rollout.task import Task, resolve_env
+from gyre.trainer.rollout.tree import copy_files, copy_tree, remove_tree
 
 REWARD_TEXT, REWARD_JSON = "reward.txt", "reward.json"
 _NUMBER = re.compile(
@@ -91,6 +92,7 @@ def run_scorer(
     *,
     env: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
+    secrets: Secrets = NO_SECRETS,
 ) -> Verdict:
     """Score what lies in `workspace`, which is left as it is. Never raises for what a scorer does.
 
@@ -99,8 +101,9 @@ def run_scorer(
         timeout_s: for each try.
         env: variables for the scorer beside those of this process.
         stop: when it is set the scorer is ended; the verdict then has neither score nor outcome.
+        secrets: what the verdict may not say.
     """
-    setting = _Setting(scorer, workspace, timeout_s, env or {}, stop or threading.Event())
+    setting = _Setting(scorer, workspace, timeout_s, env or {}, stop or threading.Event(), secrets)
     failures: list[str] = []
     details: dict[str, Any] = {"tries": 0, "seconds": 0.0, "failures": failures}
     while details["tries"] < tries:
@@ -112,9 +115,9 @@ def run_scorer(
                 return Verdict(None, None, "the scorer was stopped", details)
             return Verdict(score_of(rewards), None, "", details | {"rewards": rewards})
         except (_Failure, StartError, ValueError) as problem:
-            failures.append(str(problem))
+            failures.append(secrets.hide(str(problem)))
         except OSError as problem:
-            failures.append(f"{problem.filename or folder}: {problem.strerror or problem}")
+            failures.append(secrets.hide(f"{problem.filename or folder}: {problem.strerror or problem}"))
     reason = f"{failures[-1]} (in each of {tries} tries)" if len(set(failures)) == 1 < tries else failures[-1]
     return Verdict(None, ExecutionOutcome.SCORER_FAILED, reason, details)
 
@@ -127,6 +130,7 @@ class _Setting(NamedTuple):
     timeout_s: float
     env: Mapping[str, str]
     stop: threading.Event
+    secrets: Secrets
 
 
 def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> dict[str, float] | None:
@@ -144,7 +148,7 @@ def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> dict[str, 
     if report is None:
         return None
     details["seconds"] += report.seconds
-    return _rewards(setting.scorer, report, folder, rewards)
+    return _rewards(setting, report, folder, rewards)
 
 
 def _run(setting: _Setting, command: list[str], env: Mapping[str, str], folder: Path) -> Report | None:
@@ -172,7 +176,7 @@ def _command(scorer: Scorer, folder: Path, env: dict[str, str]) -> list[str]:
     if isinstance(scorer, Command):
         return ["/bin/sh", "-c", scorer.text]
     tests = folder / "tests"
-    shutil.copytree(scorer.folder, tests, symlinks=True)
+    copy_files(scorer.folder, tests)
     script = tests / "test.sh"
     script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IRUSR)
     env |= {**scorer.env, "GYRE_TESTS_DIR": str(tests)}
@@ -180,29 +184,30 @@ def _command(scorer: Scorer, folder: Path, env: dict[str, str]) -> list[str]:
     return ["/bin/sh", "-c", '"$GYRE_TESTS_DIR/test.sh"']
 
 
-def _rewards(scorer: Scorer, report: Report, folder: Path, rewards: Path) -> dict[str, float]:
+def _rewards(setting: _Setting, report: Report, folder: Path, rewards: Path) -> dict[str, float]:
+    scorer, secrets = setting.scorer, setting.secrets
     if report.lost:
         raise _Failure("somebody killed the scorer")
     how = f"signal {report.signal}" if report.code is None else f"exit code {report.code}"
     crashed = report.code != 0
     if crashed and isinstance(scorer, Command):
-        raise _Failure(f"the scorer failed: {how}{_last_words(folder)}")
-    found = read_rewards(rewards)
+        raise _Failure(f"the scorer failed: {how}{_last_words(folder, secrets)}")
+    found = read_rewards(rewards, secrets)
     if found is None and isinstance(scorer, Command):
         found = _printed(folder / "stdout.txt")
     if found is None:
         missing = "printed no number and wrote" if isinstance(scorer, Command) else "wrote"
-        ending = f" ({how}{_last_words(folder)})" if crashed else ""
+        ending = f" ({how}{_last_words(folder, secrets)})" if crashed else ""
         raise _Failure(f"the scorer {missing} no reward{ending}")
     return found
 
 
-def _last_words(folder: Path) -> str:
+def _last_words(folder: Path, secrets: Secrets) -> str:
     """The last line on stderr or stdout, which mostly says what was wrong."""
     for name in ("stderr.txt", "stdout.txt"):
         lines = (folder / name).read_text(errors="replace").strip().splitlines()
         if lines:
-            return f": {lines[-1].strip()[:200]}"
+            return f": {secrets.hide(lines[-1].strip())[:200]}"
     return ""
 
 
@@ -213,7 +218,7 @@ def _printed(stdout: Path) -> dict[str, float] | None:
     return None
 
 
-def read_rewards(folder: Path) -> dict[str, float] | None:
+def read_rewards(folder: Path, secrets: Secrets = NO_SECRETS) -> dict[str, float] | None:
     """What a scorer or Harbor's verifier wrote, by name; None when it wrote nothing.
 
     Raises:
@@ -224,9 +229,8 @@ def read_rewards(folder: Path) -> dict[str, float] | None:
     if (folder / REWARD_TEXT).is_file():
         text = _small(folder / REWARD_TEXT)
         if not _NUMBER.fullmatch(text):
-            raise ValueError(
-                f"`{REWARD_TEXT}` holds `{text[:40].decode(errors='replace').strip()}`, no number"
-            )
+            found = secrets.hide(text.decode(errors="replace"))[:40].strip()
+            raise ValueError(f"`{REWARD_TEXT}` holds `{found}`, no number")
         return {"reward": _finite(text, f"`{REWARD_TEXT}`")}
     return None
 
@@ -252,6 +256,7 @@ def rewards_of(found: object) -> dict[str, float]:
     if not isinstance(found, dict) or not found:
         raise ValueError("the rewards are no JSON object of names and numbers")
     for name, value in found.items():
+        name.encode()  # JSON can spell what is no text, and then no log can hold it
         if not isinstance(value, int | float):
             raise ValueError(f"the reward `{name}` is no number")
     return {name: _finite(value, f"the reward `{name}`") for name, value in found.items()}
@@ -278,33 +283,3 @@ def score_of(rewards: Mapping[str, float], key: str = "reward") -> float:
     if len(rewards) == 1 and key == "reward":
         return next(iter(rewards.values()))
     raise ValueError(f"none of the rewards {', '.join(f'`{name}`' for name in rewards)} is called `{key}`")
-
-
-def copy_tree(source: Path, target: Path) -> int:
-    """Copy a workspace; links stay links. Returns how many entries could not be copied.
-
-    Sockets, pipes and devices are left out, and so is what may not be read.
-    """
-    try:
-        shutil.copytree(source, target, symlinks=True, ignore=_special)
-    except shutil.Error as problem:
-        return len(problem.args[0])
-    return 0
-
-
-def _special(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if not _is_plain(os.path.join(folder, name))]
-
-
-def _is_plain(path: str) -> bool:
-    mode = os.lstat(path).st_mode
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder, also where folders in it forbid that."""
-    if not folder.exists():
-        return
-    for path, _, _ in os.walk(folder):
-        os.chmod(path, 0o700)
-    shutil.rmtree(folder)

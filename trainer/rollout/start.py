@@ -11,9 +11,10 @@ from gyre.trainer.rollout.control import Control
 from gyre.trainer.rollout.environment import environment, furnish
 from gyre.trainer.rollout.harness import PRESETS, Launch, Setting, command
 from gyre.trainer.rollout.job import Job, Options
-from gyre.trainer.rollout.place import Place, copy_files
+from gyre.trainer.rollout.place import Place
 from gyre.trainer.rollout.process import GRACE_S, OUTPUT_LIMIT, Program, StartError
 from gyre.trainer.rollout.task import Task, prepare, resolve_env
+from gyre.trainer.rollout.tree import copy_files
 
 
 def prepared(job: Job, options: Options, control: Control, place: Place, temporary: Path) -> Program:
@@ -24,7 +25,7 @@ def prepared(job: Job, options: Options, control: Control, place: Place, tempora
         StartError: the harness is not installed.
         OSError: a file cannot be read or written.
     """
-    _fill(place.workspace, job.task, options)
+    _fill(place.workspace, job.task, options, control.logs)
     setting = Setting(
         execution=job.name,
         base_url=control.base_url(job.name),
@@ -52,11 +53,12 @@ def prepared(job: Job, options: Options, control: Control, place: Place, tempora
     )
 
 
-def _fill(workspace: Path, task: Task | None, options: Options) -> None:
+def _fill(workspace: Path, task: Task | None, options: Options, logs: Path | None) -> None:
     if task is not None:
         prepare(task, workspace)
     elif options.workspace is not None:
-        copy_files(options.workspace, workspace, options.runs)
+        # Other executions, what they said and what they were worth are not for an agent to read.
+        copy_files(options.workspace, workspace, (options.runs, *((logs,) if logs else ())))
     else:
         workspace.mkdir()
 

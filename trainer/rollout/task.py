@@ -14,6 +14,7 @@ runs those, and `gyre log import-harbor` takes its scores.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from typing import Any
 from gyre.proxy.errors import GyreError
 from gyre.trainer.rollout.harbor_local import Start, without_container
 from gyre.trainer.rollout.harbor_toml import parse_toml
+from gyre.trainer.rollout.tree import copy_files
 
 TOML, INSTRUCTION, TEST = "task.toml", "instruction.md", "tests/test.sh"
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
@@ -106,7 +108,8 @@ def load_task(folder: Path) -> Task:
     Raises:
         TaskError: a file is missing, cannot be read or says what cannot be.
     """
-    folder = folder.resolve()
+    # As it is called here: two links may lead to folders of one name.
+    folder = Path(os.path.abspath(folder))
     text = _text(folder, TOML)
     try:
         toml, notes = parse_toml(text)
@@ -168,13 +171,13 @@ def prepare(task: Task, workspace: Path) -> None:
     for start in task.starts:
         try:
             _copy(start, workspace / start.target)
-        except (OSError, shutil.Error) as problem:
+        except OSError as problem:
             raise TaskError(f"task `{task.folder}`: cannot copy `{start.source}`: {problem}") from None
 
 
 def _copy(start: Start, target: Path) -> None:
     if start.source.is_dir():
-        shutil.copytree(start.source, target, symlinks=True, dirs_exist_ok=True)
+        copy_files(start.source, target)
         return
     place = target / start.source.name if start.into else target
     place.parent.mkdir(parents=True, exist_ok=True)
