@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ from gyre.trainer.rollout import state as states
 from gyre.trainer.rollout.group import Plan, Result, plan, run_jobs, slug
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.place import locked
+from gyre.trainer.rollout.score import Command, Verdict, run_scorer
+from gyre.trainer.rollout.secret import Secrets
 from gyre.trainer.rollout.state import State, Status
+from gyre.trainer.rollout.tree import remove_tree
 from tests.engines.script import Answer
 from tests.proxy.processes import wait_for
 from tests.rollout.harnesses import Stage, said, thread
@@ -62,10 +67,40 @@ def test_a_name_with_a_slash_is_a_group_and_no_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "short"),
-    [("a b/c", "a-b-c"), ("..", "task"), ("-x", "x"), ("\u6f22", "task"), ("y" * 200, "y" * 120)],
+    [("a b/c", "a-b-c"), ("..", "task"), ("-x", "x"), ("y" * 200, "y" * 120)],
 )
 def test_names_are_what_executions_can_be_called(name: str, short: str) -> None:
     assert slug(name) == short
+
+
+def test_names_in_other_scripts_stay_apart(tmp_path: Path) -> None:
+    names = [
+        "\u65e5\u672c",
+        "\u4e2d\u56fd",
+        "caf\u00e9",
+        "cafe",
+        "\u00e9" * 150,
+        "y" * 130 + "\u00e9",
+        "task",
+    ]
+    shorts = [slug(name) for name in names]
+    assert len(set(shorts)) == len(names)
+    assert all(re.fullmatch(r"(task|caf|y+)-[0-9a-f]{6}|cafe|task", short) for short in shorts)
+    assert max(map(len, shorts)) == 120
+    assert slug("cafe\u0301") == slug("caf\u00e9")
+    folders = [task_folder(tmp_path, name) for name in names[:2]]
+    made = planned(folders, 1)
+    assert (made.broken, [job.group for job in made.jobs]) == ([], names[:2])
+
+
+def test_a_link_to_a_task_has_its_own_name(tmp_path: Path) -> None:
+    links = []
+    for number in (1, 2):
+        (tmp_path / f"link{number}").symlink_to(task_folder(tmp_path / f"real{number}", "v1"))
+        links.append(tmp_path / f"link{number}")
+    made = planned(links, 1)
+    assert [(job.name, job.group) for job in made.jobs] == [("link1-0", "link1"), ("link2-0", "link2")]
+    assert made.broken == []
 
 
 def test_a_prefix_sets_a_run_apart_from_others_in_the_log(stage: Stage, tmp_path: Path) -> None:
@@ -227,6 +262,76 @@ def test_what_the_log_could_not_take_is_brought_to_it_by_the_next_run(stage: Sta
     assert said(stage.events("x-0"))[-1] == (0, "scored", None, 9)
     assert run(stage, [Job("x-0")]).states[0].unrecorded == []
     assert len(stage.events("x-0")) == 3
+
+
+DEEP = """
+call()
+if os.environ["GYRE_EXECUTION"] == "x-0":
+    for _ in range(DEPTH):
+        os.mkdir("NAME")
+        os.chdir("NAME")
+"""
+
+
+@pytest.mark.parametrize(("depth", "name", "left"), [(600, "d", 0), (600, "d" * 100, 1)])
+def test_folders_in_folders_are_scored_like_others(stage: Stage, depth: int, name: str, left: int) -> None:
+    agent = DEEP.replace("DEPTH", str(depth)).replace("NAME", name)
+    options = stage.options(stage.agent(agent), score="echo 1")
+    jobs = [Job(f"x-{n}") for n in range(3)]
+    result = run_jobs(jobs, options, stage.record, stage.stop, at_once=2)
+    assert [(state.outcome, state.score) for state in result.states] == [("completed", 1)] * 3
+    assert json.loads(stage.events("x-0")[-1]["details"])["not_copied"] == left
+    assert sorted(path.name for path in (stage.runs / "x-0" / "scorer" / "try-1").iterdir()) == [
+        "rewards", "stderr.txt", "stdout.txt"
+    ]  # fmt: skip
+    remove_tree(stage.runs / "x-0")
+
+
+def test_a_fault_of_ours_ends_one_execution_and_is_recorded(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def faulty_scorer(scorer: Command, workspace: Path, *rest: Any, **more: Any) -> Verdict:
+        if workspace.parent.name == "x-0":
+            raise RecursionError("too deep")
+        return run_scorer(scorer, workspace, *rest, **more)
+
+    def faulty_words(*files: Path, secrets: Secrets) -> str:
+        if files[0].parent.name == "x-1":
+            raise LookupError("no such word")
+        return ""
+
+    monkeypatch.setattr("gyre.trainer.rollout.run.run_scorer", faulty_scorer)
+    monkeypatch.setattr("gyre.trainer.rollout.run.last_words", faulty_words)
+    options = stage.options(stage.agent("call()"), score="echo 1")
+    jobs = [Job(f"x-{n}") for n in range(4)]
+    result = run_jobs(jobs, options, stage.record, stage.stop, at_once=4)
+    assert not stage.stop.is_set() and result.failures == []
+    assert [(state.outcome, state.score, state.reason) for state in result.states] == [
+        ("scorer_failed", None, "a fault of gyre's own: RecursionError: too deep"),
+        ("failed", None, "a fault of gyre's own: LookupError: no such word"),
+        ("completed", 1, ""),
+        ("completed", 1, ""),
+    ]
+    assert said(stage.events("x-0"))[-1] == (0, "scored", "scorer_failed", None)
+    assert said(stage.events("x-1"))[-1] == (0, "ended", "failed", None)
+    assert caplog.text.count("Traceback") == 2
+
+
+def test_a_fault_that_cannot_be_recorded_is_told_and_the_rest_goes_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = states.save
+
+    def full(folder: Path, state: State) -> None:
+        if folder.name == "x-0":
+            raise OSError(28, "No space left on device")
+        save(folder, state)
+
+    monkeypatch.setattr("gyre.trainer.rollout.run.states.save", full)
+    result = run(stage, [Job("x-0"), Job("x-1")])
+    assert [(state.execution, state.outcome) for state in result.states] == [("x-1", "completed")]
+    ((job, problem),) = result.failures
+    assert (job.name, str(problem)) == ("x-0", "`x-0`: a fault of gyre's own: OSError")
 
 
 @pytest.mark.slow

@@ -131,6 +131,14 @@ def test_a_workspace_begins_as_a_copy_without_our_own_folder(stage: Stage) -> No
     assert not (work / "runs").exists()
 
 
+def test_a_workspace_has_neither_log_nor_runs_in_it(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("theirs")
+    with Stage(tmp_path) as stage:
+        assert stage.proxy.logs.parent == stage.runs.parent == tmp_path
+        state = stage.run(stage.agent("call()"), workspace=tmp_path)
+    assert sorted(path.name for path in Path(state.workspace).iterdir()) == ["agent.py", "own"]
+
+
 def test_a_task_says_what_to_do_how_long_and_what_it_is_worth(stage: Stage, tmp_path: Path) -> None:
     files = {
         "task.toml": "[agent]\ntimeout_sec = 30\n[environment]\nenv = { LAMP = 'on' }\n",

@@ -453,3 +453,32 @@ while True:
     assert sorted(call["outcome"] for call in calls) == ["interrupted", "ok", "ok"]
     assert {(call["execution_id"], call["execution_attempt"]) for call in calls} == {("e1", 0)}
     assert said(events_of(first.logs, "e1"))[-1] == (0, "ended", "completed", None)
+
+
+@pytest.mark.parametrize("name", ["lock", "proxy.txt", "Lock", "proxy.stdout.txt"])
+def test_a_name_that_the_folder_of_runs_has_already(stage: Stage, capsys: Capture, name: str) -> None:
+    assert run("-x", name, "--", "true") == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: an execution cannot be called `{name}`: gyre itself writes that in the folder of runs",
+        "hint: give it another name with `--execution`",
+    ]
+    assert not stage.runs.exists()
+
+
+def test_something_else_where_a_folder_is_to_be(stage: Stage, tmp_path: Path, capsys: Capture) -> None:
+    (stage.runs / "lock").mkdir(parents=True)
+    (stage.runs / "e1").write_text("")
+    assert run("--tasks", tasks_of(tmp_path / "t", "a"), "--", "true") == 1
+    hint = "hint: move that out of the way, or give another `--runs`"
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"error: `{stage.runs}` cannot be run: `{stage.runs}/lock`: Is a directory", hint]
+    assert run("-x", "e1", "--", "true") == 1
+    said = capsys.readouterr().err.splitlines()[1:]
+    assert said == [f"error: execution `e1` cannot be run: `{stage.runs}/e1`: File exists", hint]
+
+
+@pytest.mark.parametrize("folder", ["runs", "logs"])
+def test_a_workspace_that_is_ours(stage: Stage, capsys: Capture, folder: str) -> None:
+    stage.runs.mkdir()
+    assert run("--workspace", folder, "--", "true") == 2
+    assert "`--workspace` is the folder of runs or log" in capsys.readouterr().err
