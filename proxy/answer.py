@@ -189,7 +189,7 @@ def _captured(ex: Exchange, attempt: Attempt, body: bytes, prepared: Prepared) -
     engine, hide = Engine(attempt.engine or "text"), prepared.hide or SHOW_ALL
     captured, shown = capture_plain(engine, hide, body, ex.parse_prompt)
     if prepared.translation:
-        shown = translated_answer(captured, body, prepared.translation, ex.call.call_id, _streams(ex))
+        shown = translated_answer(captured, shown, prepared.translation, ex.call.call_id, _streams(ex))
     return captured, shown
 
 

@@ -147,7 +147,7 @@ class Upstream:
                 continue
             out.append((name.decode("latin-1"), _text(value)))
         if key:
-            anthropic = any(name in (b"x-api-key", b"anthropic-version") for name, _ in headers)
+            anthropic = any(name == b"anthropic-version" for name, _ in headers)
             out.append(("x-api-key", key) if anthropic else ("authorization", f"Bearer {key}"))
         return out
 
