@@ -99,15 +99,15 @@ def qwen_code(home: Path, url: str, settings: Mapping[str, object] | None = None
     return Agent(home, [str(program("qwen")), *flags], env)
 
 
-def opencode(home: Path, url: str, window: int = 200_000) -> Agent:
-    """`window` in tokens: from what it believes the model to have, less its longest answer, it compacts."""
-    model = {"name": MODEL, "limit": {"context": window, "output": 4096}}
+def opencode(home: Path, url: str, window: int = 200_000, answer: int = 4096, name: str = MODEL) -> Agent:
+    """In tokens: from what it believes the model's `window` to have, less its longest `answer`, it compacts."""
+    model = {"name": name, "limit": {"context": window, "output": answer}}
     options = {"baseURL": f"{url}/v1", "apiKey": "dummy"}
     provider = {"npm": "@ai-sdk/openai-compatible", "name": "gyre", "options": options}
     folder = home / ".config" / "opencode"
     folder.mkdir(parents=True)
-    providers = {"gyre": {**provider, "models": {MODEL: model}}}
-    settings = {"provider": providers, "model": f"gyre/{MODEL}", "permission": "allow"}
+    providers = {"gyre": {**provider, "models": {name: model}}}
+    settings = {"provider": providers, "model": f"gyre/{name}", "permission": "allow"}
     (folder / "opencode.json").write_text(json.dumps(settings))
     quiet = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
     return Agent(home, [str(program("opencode")), "run", "--format", "json"], quiet)

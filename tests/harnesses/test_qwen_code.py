@@ -20,8 +20,10 @@ CHILDREN: Plans = {
     "SUBB": (Step(commands=("echo b",)), Step(text="found what b is")),
 }
 BOTH = ("SUBA: look at the left", "SUBB: look at the right")
-SMALL_WINDOW = {"model": {"generationConfig": {"contextWindowSize": 131_000}}}
-"""Tokens. It compacts from 98,000 on, refuses from 108,000 on, and begins with 76,000."""
+SMALL_WINDOW = {"model": {"generationConfig": {"contextWindowSize": 127_000}}}
+"""Tokens. It compacts from 94,000 on, refuses from 104,000 on, and begins with 76,000."""
+LONG = "seq -s ' ' 1 5000; sleep 0.3"
+"""24,000 characters. Of a command that ends at once with so many it may lose some."""
 
 
 def run(tmp_path: Path, *steps: Step, children: Plans | None = None, window: bool = False) -> tuple[Rig, Ran]:
@@ -68,9 +70,7 @@ def test_agents_in_the_foreground_block_their_parent(tmp_path: Path) -> None:
 
 
 def test_a_compaction_begins_a_second_context_with_the_last_round_kept(tmp_path: Path) -> None:
-    steps = [
-        Step(commands=(command,)) for command in ("echo one", "seq -s ' ' 1 5000", "echo three", "echo four")
-    ]
+    steps = [Step(commands=(command,)) for command in ("echo one", LONG, "echo three", "echo four")]
     rig, ran = run(tmp_path, *steps, DONE, window=True)
     assert ran.code == 0
     assert rig.story() == chain(TASK, 3) | {
