@@ -100,7 +100,7 @@ def qwen_code(home: Path, url: str, settings: Mapping[str, object] | None = None
 
 
 def opencode(home: Path, url: str, window: int = 200_000, answer: int = 4096, name: str = MODEL) -> Agent:
-    """In tokens: from what it believes the model's `window` to have, less its longest `answer`, it compacts."""
+    """Tokens: from what it believes the `window` to have, less the longest `answer`, it compacts."""
     model = {"name": name, "limit": {"context": window, "output": answer}}
     options = {"baseURL": f"{url}/v1", "apiKey": "dummy"}
     provider = {"npm": "@ai-sdk/openai-compatible", "name": "gyre", "options": options}

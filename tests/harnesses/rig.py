@@ -29,6 +29,7 @@ from gyre.treebuilder.trees import CallKey, Cause, Confidence, ExecutionTree, Li
 from gyre.treebuilder.verify import verify_trees
 from tests.engines.agent_script import AgentScript, Step
 from tests.engines.fake import FakeEngine
+from tests.log.builders import digest_of
 from tests.proxy.running import RunningProxy
 
 Plans = Mapping[str, Sequence[Step]]
@@ -78,7 +79,9 @@ class Rig:
         assert len(self.rows) == len(self.engine.calls)
         answered = [row for row in self.rows if row.outcome == Outcome.OK]
         assert [(row.capture_quality, row.capture_flags) for row in answered if not _exact(row)] == []
-        assert [finding for finding in check(self.proxy.logs).findings] == []
+        prompts = Counter(digest_of(request.prompt_ids) for request in self.engine.calls)
+        assert Counter(row.prompt_digest for row in answered) <= prompts
+        assert check(self.proxy.logs).findings == []
         assert build_trees(self.proxy.logs, self.folder / "trees", strict=True).ok
         assert verify_trees(self.folder / "trees") == []
         return read_trees(self.folder / "trees").tree("e1")
