@@ -264,6 +264,14 @@ def test_what_the_log_could_not_take_is_brought_to_it_by_the_next_run(stage: Sta
     assert len(stage.events("x-0")) == 3
 
 
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Stage]:
+    """A stage whose folders may become deeper than pytest can remove."""
+    with Stage(tmp_path) as stage:
+        yield stage
+    remove_tree(tmp_path / "runs")
+
+
 DEEP = """
 call()
 if os.environ["GYRE_EXECUTION"] == "x-0":
@@ -274,17 +282,16 @@ if os.environ["GYRE_EXECUTION"] == "x-0":
 
 
 @pytest.mark.parametrize(("depth", "name", "left"), [(600, "d", 0), (600, "d" * 100, 1)])
-def test_folders_in_folders_are_scored_like_others(stage: Stage, depth: int, name: str, left: int) -> None:
+def test_folders_in_folders_are_scored_like_others(deep: Stage, depth: int, name: str, left: int) -> None:
     agent = DEEP.replace("DEPTH", str(depth)).replace("NAME", name)
-    options = stage.options(stage.agent(agent), score="echo 1")
+    options = deep.options(deep.agent(agent), score="echo 1")
     jobs = [Job(f"x-{n}") for n in range(3)]
-    result = run_jobs(jobs, options, stage.record, stage.stop, at_once=2)
+    result = run_jobs(jobs, options, deep.record, deep.stop, at_once=2)
     assert [(state.outcome, state.score) for state in result.states] == [("completed", 1)] * 3
-    assert json.loads(stage.events("x-0")[-1]["details"])["not_copied"] == left
-    assert sorted(path.name for path in (stage.runs / "x-0" / "scorer" / "try-1").iterdir()) == [
+    assert json.loads(deep.events("x-0")[-1]["details"])["not_copied"] == left
+    assert sorted(path.name for path in (deep.runs / "x-0" / "scorer" / "try-1").iterdir()) == [
         "rewards", "stderr.txt", "stdout.txt"
     ]  # fmt: skip
-    remove_tree(stage.runs / "x-0")
 
 
 def test_a_fault_of_ours_ends_one_execution_and_is_recorded(

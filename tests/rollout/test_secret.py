@@ -36,7 +36,7 @@ def test_what_is_a_secret() -> None:
     assert secrets_of(None, more).hide(f"({KEY}-more) {KEY} short \udcff") == "(***) *** short ?"
 
 
-@pytest.mark.parametrize("cut", range(0, 40, 3))
+@pytest.mark.parametrize("cut", range(0, 120, 4))
 def test_a_secret_at_the_edge_of_what_is_read_or_kept(tmp_path: Path, cut: int) -> None:
     secret = "0123456789abcdefghij"
     (tmp_path / "said").write_text("x" * 5000 + secret + "y" * (4096 - 20 + cut))
@@ -47,7 +47,9 @@ def test_a_secret_at_the_edge_of_what_is_read_or_kept(tmp_path: Path, cut: int) 
 
 
 def test_neither_record_nor_state_hold_a_key(stage: Stage) -> None:
-    agent = "call(); write('a', ''); print('key', os.environ['OPENAI_API_KEY'], os.environ['MY_KEY']); sys.exit(3)"
+    agent = (
+        "call(); write('a', ''); print('key', os.environ['OPENAI_API_KEY'], os.environ['MY_KEY']); exit(3)"
+    )
     scorer = f"echo scored with {KEY} and {TOKEN} >&2; exit 1"
     state = stage.run(stage.agent(agent), env={"MY_KEY": KEY}, score=scorer)
     reasons = [event["reason"] for event in stage.events()[1:]]

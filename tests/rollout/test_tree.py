@@ -16,7 +16,7 @@ LONG = "d" * 200
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "source"
     (folder / "a" / "b").mkdir(parents=True)
     (folder / "a" / "b" / "file").write_text("text")
@@ -27,7 +27,8 @@ def source(tmp_path: Path) -> Path:
     (folder / "a" / "b").chmod(0o500)
     for path in (folder / "a" / "b" / "file", folder / "a" / "b", folder / "a", folder):
         os.utime(path, ns=(10**18, 10**18 + len(path.name)))
-    return folder
+    yield folder
+    remove_tree(folder)
 
 
 @pytest.fixture
