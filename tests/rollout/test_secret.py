@@ -48,7 +48,8 @@ def test_a_secret_at_the_edge_of_what_is_read_or_kept(tmp_path: Path, cut: int) 
 
 def test_neither_record_nor_state_hold_a_key(stage: Stage) -> None:
     agent = (
-        "call(); write('a', ''); print('key', os.environ['OPENAI_API_KEY'], os.environ['MY_KEY']); exit(3)"
+    agent = "call(); write('a', ''); key, mine = map(os.environ.get, ('OPENAI_API_KEY', 'MY_KEY'))\n"
+    agent += "print('key', key, mine); sys.exit(3)"
     )
     scorer = f"echo scored with {KEY} and {TOKEN} >&2; exit 1"
     state = stage.run(stage.agent(agent), env={"MY_KEY": KEY}, score=scorer)
