@@ -47,10 +47,8 @@ def test_a_secret_at_the_edge_of_what_is_read_or_kept(tmp_path: Path, cut: int) 
 
 
 def test_neither_record_nor_state_hold_a_key(stage: Stage) -> None:
-    agent = (
     agent = "call(); write('a', ''); key, mine = map(os.environ.get, ('OPENAI_API_KEY', 'MY_KEY'))\n"
     agent += "print('key', key, mine); sys.exit(3)"
-    )
     scorer = f"echo scored with {KEY} and {TOKEN} >&2; exit 1"
     state = stage.run(stage.agent(agent), env={"MY_KEY": KEY}, score=scorer)
     reasons = [event["reason"] for event in stage.events()[1:]]
