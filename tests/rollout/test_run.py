@@ -346,6 +346,12 @@ def test_an_empty_workspace_that_cannot_be_scored_is_a_score_of_0(stage: Stage) 
     assert said(stage.events())[2] == (0, "scored", "no_artifact", 0)
 
 
+@pytest.mark.parametrize("score", ["sleep 1000", "kill -9 $$"])
+def test_a_scorer_that_did_not_get_to_look_makes_no_empty_workspace_worth_0(stage: Stage, score: str) -> None:
+    state = stage.run(stage.agent("call()"), score=score, score_timeout_s=1.0)
+    assert (state.outcome, state.score) == ("scorer_failed", None)
+
+
 def test_what_a_scorer_says_of_an_empty_workspace_counts(stage: Stage) -> None:
     state = stage.run(stage.agent("call(); print('0.5')"), score='cat "$GYRE_STDOUT"')
     assert (state.outcome, state.score) == ("completed", 0.5)

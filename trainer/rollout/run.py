@@ -303,8 +303,8 @@ def _status_after(judgement: Judgement) -> Status:
 
 
 def _judged(verdict: Verdict, workspace: Path) -> Verdict:
-    """Where there is nothing that a scorer could look at, its failure says just that."""
-    if verdict.score is not None or has_files(workspace):
+    """Where there is nothing that a scorer could look at, and it looked, its failure says just that."""
+    if verdict.score is not None or not verdict.looked or has_files(workspace):
         return verdict
     reason = f"the workspace is empty: {verdict.reason}"
     return replace(verdict, score=0.0, outcome=ExecutionOutcome.NO_ARTIFACT, reason=reason)

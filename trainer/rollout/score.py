@@ -68,6 +68,8 @@ class Verdict:
     reason: str = ""
     details: dict[str, Any] = field(default_factory=dict)
     """`tries`, `seconds`, `rewards` by name, `failures`, `not_copied`."""
+    looked: bool = False
+    """Whether the scorer came to its own end: then it found nothing, and did not merely fail to look."""
 
 
 class _Failure(Exception):
@@ -105,21 +107,25 @@ def run_scorer(
     """
     setting = _Setting(scorer, workspace, timeout_s, env or {}, stop or threading.Event(), secrets)
     failures: list[str] = []
+    looked = False
     details: dict[str, Any] = {"tries": 0, "seconds": 0.0, "failures": failures}
     while details["tries"] < tries:
         details["tries"] += 1
         folder = logs / f"try-{details['tries']}"
+        looked = False
         try:
-            rewards = _try(setting, folder, details)
-            if rewards is None:
+            report = _try(setting, folder, details)
+            if report is None:
                 return Verdict(None, None, "the scorer was stopped", details)
-            return Verdict(score_of(rewards), None, "", details | {"rewards": rewards})
+            looked = report.code is not None and not report.lost
+            rewards = _rewards(setting, report, folder, folder / "rewards")
+            return Verdict(score_of(rewards), None, "", details | {"rewards": rewards}, looked)
         except (_Failure, StartError, ValueError) as problem:
             failures.append(secrets.hide(str(problem)))
         except OSError as problem:
             failures.append(secrets.hide(f"{problem.filename or folder}: {problem.strerror or problem}"))
     reason = f"{failures[-1]} (in each of {tries} tries)" if len(set(failures)) == 1 < tries else failures[-1]
-    return Verdict(None, ExecutionOutcome.SCORER_FAILED, reason, details)
+    return Verdict(None, ExecutionOutcome.SCORER_FAILED, reason, details, looked)
 
 
 class _Setting(NamedTuple):
@@ -133,7 +139,7 @@ class _Setting(NamedTuple):
     secrets: Secrets
 
 
-def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> dict[str, float] | None:
+def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> Report | None:
     """One run on a fresh copy; None when it was stopped."""
     remove_tree(folder)
     work, rewards = folder / "workspace", folder / "rewards"
@@ -145,10 +151,9 @@ def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> dict[str, 
     finally:
         remove_tree(work)
         remove_tree(folder / "tests")
-    if report is None:
-        return None
-    details["seconds"] += report.seconds
-    return _rewards(setting, report, folder, rewards)
+    if report is not None:
+        details["seconds"] += report.seconds
+    return report
 
 
 def _run(setting: _Setting, command: list[str], env: Mapping[str, str], folder: Path) -> Report | None:
