@@ -51,7 +51,7 @@ def run_until_exact(
 
 
 def proven(folder: Path, engine: str, name: str) -> ExecutionTree:
-    """The log is what was captured and what the engine makes of the messages; the trees are what it says."""
+    """The log is what was captured and what the engine makes of it; the trees are what the log says."""
     assert check(folder / "logs", engine=engine).ok
     assert build_trees(folder / "logs", folder / "trees", strict=True).ok
     assert verify_trees(folder / "trees") == []
@@ -63,20 +63,20 @@ def trained(rows: list[CallRecord], tree: ExecutionTree) -> bool:
     return tree.targets == tree.kept_targets == tree.sampled_tokens == sampled
 
 
+def two_turns(home: Path, url: str) -> None:
+    """Of one session of Claude Code, each a process of its own."""
+    for flags, task in (((), STORY), (("-c",), "And at night?")):
+        agent = claude_code(home, url, "--bare", *flags, CLAUDE_CODE_MAX_OUTPUT_TOKENS="40")
+        ran = agent.run(task, timeout=400)
+        # It asks three times for the rest of an answer that is too long, and then says so.
+        assert ran.code == 0 or "output token maximum" in ran.out, ran
+
+
 @pytest.mark.harness
 def test_claude_code_with_a_real_model_is_exact_through_the_translated_wire(
     tmp_path: Path, engine: str
 ) -> None:
-    """Two turns of one session, each a process of its own."""
-
-    def run(home: Path, url: str) -> None:
-        for flags, task in (((), STORY), (("-c",), "And at night?")):
-            agent = claude_code(home, url, "--bare", *flags, CLAUDE_CODE_MAX_OUTPUT_TOKENS="40")
-            ran = agent.run(task, timeout=400)
-            # It asks three times for the rest of an answer that is too long, and then says so.
-            assert ran.code == 0 or "output token maximum" in ran.out, ran
-
-    rows, tree = run_until_exact(tmp_path, engine, run)
+    rows, tree = run_until_exact(tmp_path, engine, two_turns)
     assert len(rows) >= 2
     assert {(row.wire, row.upstream_wire, row.stream, row.outcome) for row in rows} == {
         ("messages", "chat", True, "ok")
@@ -85,6 +85,21 @@ def test_claude_code_with_a_real_model_is_exact_through_the_translated_wire(
     assert tree.links[0].cause is Cause.START
     assert {link.role for link in tree.links} == {Role.MAIN}
     assert trained(rows, tree)
+
+
+@pytest.mark.harness
+def test_an_engine_taken_for_a_hosted_api_is_asked_in_claude_codes_own_words(
+    tmp_path: Path, engine: str
+) -> None:
+    """llama.cpp speaks Messages too: what goes past is read, and there are no ids."""
+    with RunningProxy(tmp_path / "logs", backends=[{"url": engine, "profile": "text"}]) as proxy:
+        two_turns(tmp_path / "home", f"{proxy.url}/x/e0")
+        rows = [row for row in proxy.rows(2) if row.wire == "messages"]
+    assert {(row.upstream_wire, row.stream, row.outcome) for row in rows} == {(None, True, "ok")}
+    assert all(b'"content":[{"type":"text"' in (row.response or b"") for row in rows)
+    tree = proven(tmp_path, engine, "e0")
+    assert not tree.exact and len(tree.links) == len(rows) >= 2
+    assert {link.role for link in tree.links} == {Role.MAIN}
 
 
 def test_mini_swe_agent_with_a_real_model_is_exact(tmp_path: Path, engine: str) -> None:
