@@ -80,6 +80,28 @@ def test_a_usage_of_195000_tokens_gives_two_contexts_and_the_kept_round_counts_o
     rig.trained_once()
 
 
+def test_agents_of_agents_hang_under_them_and_are_compacted_like_them(tmp_path: Path) -> None:
+    """A sub-agent's first words are gone after its compaction; its name stays."""
+    steps = [
+        Step(delegates=("SUBB: look further",)),
+        Step(commands=LONG[:3]),
+        Step(commands=("echo c",)),
+        Step(commands=("echo d",)),
+        Step(text="found what a is"),
+    ]
+    children = {"SUBA": steps, "SUBB": CHILDREN["SUBB"]}
+    window = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "140000", "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
+    rig, ran = run(tmp_path, Step(delegates=BOTH[:1]), DONE, children=children, **window)
+    assert ran.code == 0
+    main, deeper = chain(TASK, 2), chain("SUBB", 2, "sub: delegation nested <- SUBA-1")
+    assert rig.story() == main | deeper | chain("SUBA", 3, "sub: delegation blocking <- MAINTASK-1") | {
+        "SUBA-2 in short": "sub_summary: compaction summary <- SUBA-2",
+        "SUBA-4": "sub: compaction restart <- SUBA-2 in short",
+        "SUBA-5": "sub: continuation <- SUBA-4",
+    }
+    rig.trained_once()
+
+
 def test_a_refused_call_comes_again(tmp_path: Path) -> None:
     slow = {"status": 429, "text": "slow down", "headers": {"retry-after": "1"}}
     busy = {"status": 529, "text": "overloaded"}
