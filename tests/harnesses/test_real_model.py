@@ -16,7 +16,7 @@ from gyre.treebuilder.build import build_trees
 from gyre.treebuilder.store.read import read_trees
 from gyre.treebuilder.trees import Cause, ExecutionTree, Role
 from gyre.treebuilder.verify import verify_trees
-from tests.harnesses.agents import claude_code, mini_swe_agent
+from tests.harnesses.agents import claude_code, mini_swe_agent, opencode
 from tests.proxy.running import RunningProxy
 from tests.test_engine import engine_process
 
@@ -115,3 +115,19 @@ def test_mini_swe_agent_with_a_real_model_is_exact(tmp_path: Path, engine: str) 
     assert {(row.wire, row.stream, row.outcome) for row in rows} == {("chat", False, "ok")}
     assert tree.links[0].cause is Cause.START
     assert trained(rows, tree)
+
+
+@pytest.mark.harness
+def test_opencode_with_a_real_model_is_recorded_without_ids_and_says_so(tmp_path: Path, engine: str) -> None:
+    """It streams with tools, for which llama.cpp refuses log-probabilities."""
+    with RunningProxy(tmp_path / "logs", engine) as proxy:
+        agent = opencode(tmp_path / "home", f"{proxy.url}/x/e0", window=8192, answer=40, name="smollm2")
+        assert agent.run(STORY, timeout=300).code == 0
+        rows = proxy.rows()
+    again = [row for row in rows if row.attempt]
+    assert again and {(row.outcome, row.capture_quality) for row in again} == {("ok", "none")}
+    assert all("fields_refused" in row.capture_flags for row in again)
+    before = [row for row in rows if row.call_id in {one.call_id for one in again} and not row.attempt]
+    assert {row.http_status for row in before} == {400}
+    tree = proven(tmp_path, engine, "e0")
+    assert Role.MAIN in {link.role for link in tree.links}
