@@ -186,7 +186,7 @@ def test_a_disk_with_room_for_a_beginning_only_costs_no_descriptors(tmp_path: Pa
         return ours.detach()
 
     slow = "/v1/" + "a" * 20_000
-    engine = FakeEngine(routes={slow: Answer(body=b"{}", delay=1)})
+    engine = FakeEngine(routes={slow: Answer(body=b"{}", delay=3)})
     with (
         engine,
         RunningProxy(tmp_path, engine, opener=opener, **QUICK) as proxy,
@@ -200,9 +200,9 @@ def test_a_disk_with_room_for_a_beginning_only_costs_no_descriptors(tmp_path: Pa
         # The first is answered, unless the recorder has just tried to rotate and knows already.
         assert {503} <= {proxy.chat().status_code for _ in range(30)} <= {200, 503}
         grown = len(os.listdir("/proc/self/fd")) - open_before - len(held)
-        assert waiting.result().status_code == 200
         # Each new segment seems to be the end of the trouble, until the long intent does not fit.
         wait_for(lambda: proxy.worker.recorder.problem)
+        assert waiting.result().status_code == 200
     for each in held:
         each.close()
     assert len(held) > 30 and grown < 10

@@ -38,8 +38,7 @@ def test_a_translated_call_is_recorded_with_exact_ids(tmp_path: Path, stream: bo
 
 
 def test_the_official_client_reads_the_stream_and_the_plain_answer_alike(tmp_path: Path) -> None:
-    with FakeEngine(script=LOOK) as engine, RunningProxy(tmp_path, engine) as proxy:
-        client = sdk(proxy)
+    with FakeEngine(script=LOOK) as engine, RunningProxy(tmp_path, engine) as proxy, sdk(proxy) as client:
         plain = client.messages.create(**BODY)
         with client.messages.stream(**BODY) as stream:
             streamed = stream.get_final_message()

@@ -68,8 +68,11 @@ def test_a_translated_call_is_recorded_with_exact_ids(tmp_path: Path, stream: bo
 
 
 def test_the_official_client_reads_the_stream_and_the_plain_answer_alike(tmp_path: Path) -> None:
-    with FakeEngine(script=LOOK) as engine, RunningProxy(tmp_path, engine) as proxy:
-        client = openai.OpenAI(base_url=proxy.base(), api_key="dummy", max_retries=0)
+    with (
+        FakeEngine(script=LOOK) as engine,
+        RunningProxy(tmp_path, engine) as proxy,
+        openai.OpenAI(base_url=proxy.base(), api_key="dummy", max_retries=0) as client,
+    ):
         plain = client.responses.create(**BODY)
         *_, last = client.responses.create(**BODY, stream=True)
     assert last.type == "response.completed"

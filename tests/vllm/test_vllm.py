@@ -41,7 +41,7 @@ def asked(case: Case) -> Json:
     """The request as vLLM gets it."""
     if case.wire == Wire.CHAT:
         return case.body
-    return known.translate(case.wire, case.body, dialect_of("c", Engine.VLLM, lambda ident: None)).chat
+    return known.translate(case.wire, case.body, dialect_of("c", Engine.VLLM, lambda ident: ())).chat
 
 
 @each_case
