@@ -29,6 +29,7 @@ from gyre.treebuilder.trees import CallKey, Cause, Confidence, ExecutionTree, Li
 from gyre.treebuilder.verify import verify_trees
 from tests.engines.agent_script import AgentScript, Step
 from tests.engines.fake import FakeEngine
+from tests.engines.script import Request
 from tests.log.builders import digest_of
 from tests.proxy.running import RunningProxy
 
@@ -43,14 +44,15 @@ MARK = re.compile(rb"[A-Z]+-\d+(?: in short)?")
 
 
 class Rig:
-    """`execution` e1 of a proxy on a scripted engine that gives exact ids."""
+    """Execution `e1` of a proxy on scripted engines that give exact ids."""
 
-    def __init__(self, folder: Path, plans: Plans, **settings: Any) -> None:
-        """`settings` are the proxy's."""
+    def __init__(self, folder: Path, plans: Plans, engines: int = 1, **settings: Any) -> None:
+        """`settings` are the proxy's. Several `engines` share one script."""
         self.folder = folder
         self.home = folder / "home"
         self.settings = settings
-        self.engine = FakeEngine(kind="vllm", script=AgentScript(plans), model="fake-model")
+        script = AgentScript(plans)
+        self.engines = [FakeEngine(kind="vllm", script=script, model="fake-model") for _ in range(engines)]
 
     @property
     def url(self) -> str:
@@ -58,28 +60,35 @@ class Rig:
         return f"{self.proxy.url}/x/e1"
 
     def __enter__(self) -> Rig:
-        self.engine.start()
-        self.proxy = RunningProxy(self.folder / "logs", self.engine, **self.settings).__enter__()
+        for engine in self.engines:
+            engine.start()
+        self.proxy = RunningProxy(self.folder / "logs", *self.engines, **self.settings).__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.proxy.__exit__(kind, error, trace)
-        self.engine.stop()
+        for engine in self.engines:
+            engine.stop()
+
+    @property
+    def hits(self) -> list[Request]:
+        """What the engines were asked to generate."""
+        return [request for engine in self.engines for request in engine.calls]
 
     @property
     def rows(self) -> list[CallRecord]:
         """Calls of the model, in commit order."""
-        found = self.proxy.rows(len(self.engine.calls))
+        found = self.proxy.rows(len(self.hits))
         return [row for row in found if row.wire in CALL_WIRES]
 
     def proven(self) -> ExecutionTree:
         """The tree on disk. What the engine saw is in the log, exact, and the tree is what the log says."""
-        assert len(self.rows) == len(self.engine.calls)
+        assert len(self.rows) == len(self.hits)
         answered = [row for row in self.rows if row.outcome == Outcome.OK]
         assert [(row.capture_quality, row.capture_flags) for row in answered if not _exact(row)] == []
-        prompts = Counter(digest_of(request.prompt_ids) for request in self.engine.calls)
+        prompts = Counter(digest_of(request.prompt_ids) for request in self.hits)
         assert Counter(row.prompt_digest for row in answered) <= prompts
         assert check(self.proxy.logs).findings == []
         assert build_trees(self.proxy.logs, self.folder / "trees", strict=True).ok
@@ -103,10 +112,9 @@ class Rig:
 
     def names(self, tree: ExecutionTree) -> dict[CallKey, str]:
         """A try that was not answered is named after the one that was kept, or by its place in the log."""
-        found = {
-            row.call_id: MARK.search(row.response or b"") for row in self.rows if row.outcome == Outcome.OK
-        }
-        marks = {link.call: found.get(link.call.call_id) for link in tree.links}
+        answered = [row for row in self.rows if row.outcome == Outcome.OK]
+        found = {(row.call_id, row.attempt): MARK.search(row.response or b"") for row in answered}
+        marks = {link.call: found.get(link.call[:2]) for link in tree.links}
         names = {key: mark[0].decode() for key, mark in marks.items() if mark}
         tries: Counter[str] = Counter()
         for number, link in enumerate(tree.links):

@@ -129,5 +129,4 @@ def test_opencode_with_a_real_model_is_recorded_without_ids_and_says_so(tmp_path
     assert all("fields_refused" in row.capture_flags for row in again)
     before = [row for row in rows if row.call_id in {one.call_id for one in again} and not row.attempt]
     assert {row.http_status for row in before} == {400}
-    tree = proven(tmp_path, engine, "e0")
-    assert Role.MAIN in {link.role for link in tree.links}
+    proven(tmp_path, engine, "e0")
