@@ -21,6 +21,7 @@ from gyre.proxy.capture.native import capture_native
 from gyre.proxy.capture.plain import Unreadable, capture_plain
 from gyre.proxy.capture.profiles import Engine
 from gyre.proxy.capture.translated import translated_answer
+from gyre.proxy.capture.whole import as_chunks
 from gyre.proxy.counting import counted
 from gyre.proxy.log.record.attempt import Attempt
 from gyre.proxy.outcome import KEPT, begin, commit, fail, finish, first_byte, passed_on, send_whole, stopped
@@ -171,7 +172,7 @@ async def _plain(
     await finish(ex, attempt, captured)
     shown = ex.unmapped(shown, attempt)
     headers = passed_on(response)
-    if prepared.translation and _streams(ex):
+    if (prepared.translation and _streams(ex)) or prepared.whole:
         headers["content-type"] = "text/event-stream"
     ex.remember(attempt, 200, headers, shown)
     await send_whole(ex, 200, shown, headers)
@@ -190,6 +191,8 @@ def _captured(ex: Exchange, attempt: Attempt, body: bytes, prepared: Prepared) -
     captured, shown = capture_plain(engine, hide, body, ex.parse_prompt)
     if prepared.translation:
         shown = translated_answer(captured, shown, prepared.translation, ex.call.call_id, _streams(ex))
+    elif prepared.whole:
+        shown = as_chunks(shown, usage=ex.ask is not None and ex.ask.usage)
     return captured, shown
 
 

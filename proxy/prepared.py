@@ -48,6 +48,8 @@ class Prepared:
     """What the engine is asked for, with the sampling that is forced on it."""
     flags: tuple[str, ...] = ()
 
+    whole: bool = False
+    """The client of chat/completions wants a stream, and gets the whole answer as one."""
     folded: bool = False
     """System messages in mid-conversation went into their neighbours."""
     target: bytes | None = None
@@ -91,12 +93,23 @@ def prepare(
     better = _restored(call, sampled) if restores and call.wire == Wire.CHAT else None
     if better is not None:
         fields["messages"] = better
-    wanted = fields_to_set(backend.engine, ask) if capture else {}
     effective = replace(ask, sampling=pinned_sampling(ask.sampling, forced)) if forced else ask
+    whole = capture and _must_be_whole(call, ask, backend.engine)
+    if whole:
+        ask = replace(ask, stream=False, usage=True)
+        fields |= {"stream": b"false"} | ({"stream_options": b"null"} if "stream_options" in call.top else {})
+    wanted = fields_to_set(backend.engine, ask) if capture else {}
     hide = hidden(backend.engine, frozenset(wanted)) if wanted else None
     fields |= wanted
     body = with_fields(call.body, call.top, fields) if fields else [call.body]
-    return Prepared(body, hide, None, effective, ("arguments_restored",) if better is not None else ())
+    flags = ["arguments_restored"] if better is not None else []
+    return Prepared(body, hide, None, effective, (*flags, *(["asked_whole"] if whole else [])), whole)
+
+
+def _must_be_whole(call: Call, ask: Ask, engine: Engine) -> bool:
+    """llama.cpp refuses to stream log-probabilities, and so ids, where there are tools."""
+    tools = call.top is not None and "tools" in call.top
+    return engine == Engine.LLAMACPP and call.wire == Wire.CHAT and ask.stream and tools
 
 
 def _restored(call: Call, sampled: SampledOf) -> bytes | None:
@@ -139,7 +152,7 @@ def _translated(
     effective = replace(ask, sampling=pinned_sampling(asked.sampling, forced))
     hide = hidden(backend.engine, frozenset(wanted))
     flags = (*translation.lost, *(("asked_whole",) if whole else ()))
-    return Prepared(body, hide, translation, effective, flags, backend.folds_system, CHAT_TARGET)
+    return Prepared(body, hide, translation, effective, flags, False, backend.folds_system, CHAT_TARGET)
 
 
 def translate(call: Call, dialect: Dialect) -> Translation:
