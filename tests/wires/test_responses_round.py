@@ -37,7 +37,7 @@ from tests.wires.responses_builders import (
 
 PATIENT = settings(deadline=None)
 TOOLS = [EXEC, AGENTS, PATCH, FIND]
-WORDS = TEXT.filter(bool)
+WORDS = TEXT.filter(str.strip)
 OBJECTS = st.dictionaries(WORDS, WORDS | st.integers(-9, 9) | st.none() | st.lists(st.booleans(), max_size=2))
 SPACING = st.sampled_from([(",", ":"), (", ", ": "), (" ,", " : ")])
 
