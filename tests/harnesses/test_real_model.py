@@ -121,7 +121,8 @@ def test_mini_swe_agent_with_a_real_model_is_exact(tmp_path: Path, engine: str) 
 def test_opencode_with_a_real_model_is_exact_where_it_has_tools(tmp_path: Path, engine: str) -> None:
     """With tools llama.cpp refuses to stream log-probabilities, so it is asked for whole answers.
 
-    The title is asked for without tools, in a stream, of which llama.cpp loses the last id.
+    The title is asked for without tools, in a stream, of which llama.cpp loses the last id; OpenCode leaves
+    it when the main answer came first.
     """
     for number in range(TRIES):
         name = f"e{number}"
@@ -131,12 +132,12 @@ def test_opencode_with_a_real_model_is_exact_where_it_has_tools(tmp_path: Path, 
             rows = [row for row in proxy.rows() if row.identity.execution_id == name]
         with_tools = [row for row in rows if row.tools]
         assert with_tools and all("asked_whole" in row.capture_flags for row in with_tools)
-        assert {(row.wire, row.stream, row.outcome) for row in rows} == {("chat", True, "ok")}
+        assert {(row.wire, row.stream, row.outcome) for row in with_tools} == {("chat", True, "ok")}
+        assert {row.outcome for row in rows} <= {"ok", "client_gone"}
         odd = [row for row in with_tools if row.capture_quality != "exact"]
         assert all("logprobs_incomplete" in row.capture_flags for row in odd)
-        assert all(
-            "tokens_incomplete" in row.capture_flags for row in rows if row.capture_quality == "incomplete"
-        )
+        lost = [row for row in rows if row.capture_quality == "incomplete"]
+        assert all({"tokens_incomplete", "cut"} & set(row.capture_flags) for row in lost)
         if not odd:
             proven(tmp_path, engine, name)
             return
