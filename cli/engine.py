@@ -34,10 +34,10 @@ def engine(
     quiet: output.QuietOption = False,
 ) -> None:
     """Serve a model on this machine until Ctrl-C, with a neutral sampler."""
-    from gyre.elastic.llamacpp import EngineSettings, serve
+    from gyre.elastic.llamacpp import LlamaCppSettings, serve
 
     stop = _stop_signal()
-    settings = EngineSettings(
+    settings = LlamaCppSettings(
         model=model,
         host=host,
         port=port,

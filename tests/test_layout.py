@@ -16,8 +16,8 @@ PARTS = ("proxy", "treebuilder", "trainer", "elastic", "cli")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 NOT_OURS = {"gyre", *sys.stdlib_module_names}
-EXTRAS = {"xllamacpp"}
-"""Imported by one command that names the extra when it is missing."""
+EXTRAS = {"xllamacpp", "torch", "transformers", "tokenizers", "safetensors", "gguf"}
+"""Imported by commands that name the extra when it is missing."""
 
 
 def packages_on_disk() -> set[str]:
