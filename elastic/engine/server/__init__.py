@@ -1,0 +1,1 @@
+"""The engine over HTTP: OpenAI's wires with vLLM's field names, and the control calls."""

@@ -1,0 +1,1 @@
+"""Between text and token ids: templates, streaming detokenisation, stop strings, parsed replies, splicing."""
