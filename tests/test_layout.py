@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -16,7 +17,8 @@ PARTS = ("proxy", "treebuilder", "trainer", "elastic", "cli")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 NOT_OURS = {"gyre", *sys.stdlib_module_names}
-EXTRAS = {"xllamacpp", "torch", "transformers", "tokenizers", "safetensors", "gguf"}
+OPTIONAL = PYPROJECT["project"]["optional-dependencies"]
+EXTRAS = {re.split("[=>]", requirement)[0] for extra in ("demo", "train") for requirement in OPTIONAL[extra]}
 """Imported by commands that name the extra when it is missing."""
 
 
