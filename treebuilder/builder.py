@@ -22,6 +22,7 @@ from gyre.treebuilder.errors import ExecutionError
 from gyre.treebuilder.lineage.headers import hold_against
 from gyre.treebuilder.lineage.labels import Labels
 from gyre.treebuilder.lineage.links import make_links
+from gyre.treebuilder.lineage.requests import with_requests
 from gyre.treebuilder.lineage.resolve import resolve
 from gyre.treebuilder.lineage.roles import roles_of
 from gyre.treebuilder.lineage.texts import Texts
@@ -78,7 +79,8 @@ class Builder:
         Raises:
             ExecutionError: the messages of a call cannot be put together.
         """
-        tree, tries = self._tree, [self._settled(one) for one in self._tries]
+        calls = with_requests([one.call for one in self._tries])
+        tree, tries = self._tree, list(map(self._settled, self._tries, calls))
         exact = any(one.prompt_end is not None for one in tries)
         if not exact:
             tree = textual_tree(tries, self._texts)
@@ -138,10 +140,10 @@ class Builder:
             self._ends.add(hasher.digest(), one.output_end, int(output[-1]))
         self._hashers[one.call.key] = hasher
 
-    def _settled(self, one: Try) -> Try:
+    def _settled(self, one: Try, call: Call) -> Try:
         """A copy for one reading of the story, in the tree as it is now."""
         ends = [None if end is None else self._tree.settle(end) for end in (one.prompt_end, one.output_end)]
-        return Try(one.index, one.call, ends[0], ends[1], one.shared)
+        return Try(one.index, call, ends[0], ends[1], one.shared)
 
 
 def _last(end: Position) -> int:

@@ -30,6 +30,8 @@ class Texts:
         Raises:
             ExecutionError: a row it builds on is missing or too short.
         """
+        if not call.messages and not call.messages_shared:
+            return []  # Not kept: a row that is still to come may have the request of this one.
         known = self._lists.get(call.key)
         if known is None:
             if len(self._lists) == _LISTS:

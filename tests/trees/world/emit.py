@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from random import Random
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -13,7 +14,7 @@ import xxhash
 from gyre.proxy.calls import Identity, VersionSpan
 from gyre.treebuilder.call import Call
 from gyre.treebuilder.trees import CallKey
-from tests.log.builders import Worker, address, common
+from tests.log.builders import Worker, address, body_of, common
 from tests.trees.world.labels import Labels
 from tests.trees.world.row import Row
 from tests.trees.world.wires import Form, request_bodies, response_body, tool_bodies
@@ -43,15 +44,21 @@ def in_commit_order(rows: list[Row]) -> list[Row]:
 
 
 def emit(rows: list[Row], view: View) -> Record:
-    writer = _Writer(view)
+    writer = _Writer(view, final_attempts(rows))
     for row in in_commit_order(rows):
         writer.write(row)
     return writer.record
 
 
+def final_attempts(rows: list[Row]) -> dict[str, int]:
+    """By call: the attempt whose row carries the request."""
+    return {row.key.call_id: row.key.attempt for row in sorted(rows, key=lambda row: row.key.attempt)}
+
+
 class _Writer:
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, final: dict[str, int]) -> None:
         self.view = view
+        self.final = final
         self.record = Record()
         self.random = Random(0)
         self.rows: dict[CallKey, Row] = {}
@@ -63,6 +70,10 @@ class _Writer:
         call = Call(row.key, messages=messages, tools=tuple(tools))
         call.request_digest = xxhash.xxh3_128_digest(" ".join([*messages, "", *tools]).encode())
         _describe(call, row, self.view)
+        if row.key.attempt < self.final[row.key.call_id]:
+            call.messages, call.tools = [], ()
+            self.record.calls.append(call)
+            return
         if self.view.ids and row.has_ids:
             _fill_ids(call, row)
         parent = self._parent(row) if self.view.deltas else None
@@ -119,9 +130,13 @@ def write_log(rows: list[Row], workers: Worker | Sequence[Worker], execution: st
     """The same rows through the journal of a proxy; several workers take turns."""
     taking = cycle([workers] if isinstance(workers, Worker) else workers)
     earlier: dict[CallKey, Row] = {}
+    final = final_attempts(rows)
     for row in in_commit_order(rows):
-        _append(row, next(taking), execution, view, _stored_parent(row, earlier))
-        earlier[row.key] = row
+        carries = row.key.attempt == final[row.key.call_id]
+        parent = _stored_parent(row, earlier) if carries else None
+        _append(row, next(taking), execution, view, parent, carries)
+        if carries:
+            earlier[row.key] = row
 
 
 def _stored_parent(row: Row, earlier: dict[CallKey, Row]) -> CallKey | None:
@@ -129,10 +144,14 @@ def _stored_parent(row: Row, earlier: dict[CallKey, Row]) -> CallKey | None:
     return origin if origin in earlier and earlier[origin].has_ids >= row.has_ids else None
 
 
-def _append(row: Row, worker: Worker, execution: str, view: View, parent: CallKey | None) -> None:
+def _append(
+    row: Row, worker: Worker, execution: str, view: View, parent: CallKey | None, carries: bool
+) -> None:
+    """`carries`: the row has the request, not only its digest."""
     exact = view.ids and row.has_ids
+    messages, tools = request_bodies(row.messages, view.form), tool_bodies(row.tools, view.form)
     reply = row.reply
-    columns = dict(
+    columns: dict[str, Any] = dict(
         identity=_identity(execution, row.labels if view.labels else Labels(), row, view),
         started_ns=row.started,
         ended_ns=row.ended,
@@ -149,12 +168,14 @@ def _append(row: Row, worker: Worker, execution: str, view: View, parent: CallKe
             capture_quality=row.capture_quality,
             logprob_quality=row.logprob_quality,
         )
+    if not carries:
+        columns |= dict(request=None, request_digest=xxhash.xxh3_128_digest(body_of(messages, tools)))
     worker.call(
         row.key.call_id,
         row.prompt.ids if exact else None,
         reply.sampled.ids if exact and reply else None,
-        request_bodies(row.messages, view.form),
-        tool_bodies(row.tools, view.form),
+        messages if carries else [],
+        tools if carries else [],
         (parent.call_id, parent.attempt, parent.choice) if parent else None,
         execution,
         row.key.attempt,
