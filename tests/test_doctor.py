@@ -17,8 +17,8 @@ from gyre.proxy.diagnosis import Diagnosis, Finding, Grade
 from gyre.proxy.doctor import diagnose
 from gyre.proxy.errors import UpstreamError
 from tests.engines.fake import FakeEngine, refused_url
+from tests.engines.routes import Kind
 from tests.engines.script import Answer, Request, ToolCall
-from tests.engines.shapes import Kind
 from tests.proxy.running import RunningProxy
 
 IDS = ("prompt ids", "sampled ids", "streamed ids")

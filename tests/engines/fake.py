@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
 from tests.engines.connection import Connection
+from tests.engines.routes import Kind, side_answer
 from tests.engines.script import Answer, Request, Script
-from tests.engines.shapes import Kind, dump, refusal, side_answer
+from tests.engines.shapes import dump, refusal
 
 GENERATING = ("/v1/chat/completions", "/v1/completions")
 
@@ -197,7 +198,7 @@ async def _serve_forever(engine: FakeEngine) -> None:
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description="A scripted fake inference engine.")
-    options.add_argument("--kind", default="vllm", choices=["vllm", "sglang", "llamacpp", "text"])
+    options.add_argument("--kind", default="vllm", choices=["vllm", "gyre", "sglang", "llamacpp", "text"])
     options.add_argument("--port", type=int, default=0)
     options.add_argument("--text", default="ok")
     options.add_argument("--gap", type=float, default=0, help="seconds before each streamed event")

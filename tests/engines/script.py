@@ -50,7 +50,13 @@ class Answer:
     drop_logprobs: Collection[int] = ()
     """Output positions without a log-probability entry."""
     versions: Sequence[tuple[str, int, int]] = ()
-    """(weight version, start, end) spans of output tokens; sglang reports them."""
+    """(weight version, start, end) spans of output tokens; sglang and gyre report them."""
+    kv_versions: Sequence[tuple[str, int, int]] = ()
+    """gyre: the same over prompt and output, of what was computed; default: the first version, all of it."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """gyre: of the weights, by version; default: `digest-of-<version>`."""
+    spliced: int = 0
+    """gyre: prompt tokens taken from its memory of earlier outputs."""
     usage: Mapping[str, Any] | None = None
     """In place of the true counts; `{}` leaves usage out."""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -147,7 +153,8 @@ class Request:
 
     @property
     def prompt_ids(self) -> list[int]:
-        return tokens.tokenize(self.prompt_text)
+        ids: list[int] | None = self.json.get("prompt_token_ids")
+        return tokens.tokenize(self.prompt_text) if ids is None else ids
 
 
 Script = Answer | Sequence[Answer] | Callable[[Request], Answer]

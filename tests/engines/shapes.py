@@ -1,6 +1,7 @@
 """What each kind of engine says, with the field names of the real ones.
 
 vllm        prompt_token_ids and choices[].token_ids on `return_token_ids`, in streams too
+gyre        the same, and more: see `tests.engines.own`
 sglang      ids and meta_info per choice, refused in streams; there `sglext` near the end
 llamacpp    the sampled id in each log-probability entry, `__verbose` on request, no prompt ids
 text        a hosted API: no ids at all
@@ -11,19 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import Any
 
-from tests.engines import tokens
+from tests.engines import own, tokens
+from tests.engines.routes import CREATED, LIKE_VLLM, SAMPLER, Json, Kind
 from tests.engines.script import Answer, Request
 
-Kind = Literal["vllm", "sglang", "llamacpp", "text"]
-Json = dict[str, Any]
-
-CREATED = 1_700_000_000
-MAX_MODEL_LEN = 1_000_000
-OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp", "text": "openai"}
-SAMPLER = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1.0}
-"""llama.cpp's defaults; a request's own values win."""
 UNSTREAMABLE = ("return_token_ids", "return_prompt_token_ids", "return_meta_info")
 
 
@@ -42,40 +36,6 @@ def refusal(kind: Kind, body: Json) -> str:
     if kind == "sglang" and body.get("stream") and "messages" in body and asked:
         return f"{asked[0]} is not supported with stream=true"
     return ""
-
-
-def side_answer(kind: Kind, model: str, request: Request) -> Json | None:
-    """The answer of a route that generates nothing; None where the engine has no such route."""
-    route, body = request.route, request.json if request.method == "POST" else {}
-    if route == "/v1/models":
-        entry: Json = {"id": model, "object": "model", "created": CREATED, "owned_by": OWNERS[kind]}
-        return {"object": "list", "data": [entry | _model_facts(kind)]}
-    if route == "/health":
-        return {"status": "ok"}
-    if kind == "vllm" and route == "/tokenize":
-        ids = request.prompt_ids
-        return {"count": len(ids), "max_model_len": MAX_MODEL_LEN, "tokens": ids, "token_strs": None}
-    if kind == "vllm" and route == "/detokenize":
-        return {"prompt": tokens.detokenize(body["tokens"])}
-    return _llamacpp_answer(route, body) if kind == "llamacpp" else None
-
-
-def _model_facts(kind: Kind) -> Json:
-    if kind == "llamacpp":
-        return {"meta": {"n_ctx_train": MAX_MODEL_LEN, "n_vocab": tokens.FIRST_BYTE_ID + 256}}
-    return {} if kind == "text" else {"max_model_len": MAX_MODEL_LEN}
-
-
-def _llamacpp_answer(route: str, body: Json) -> Json | None:
-    if route == "/apply-template":
-        return {"prompt": tokens.render(body["messages"], body.get("tools"))}
-    if route == "/tokenize":
-        return {"tokens": tokens.tokenize(body["content"])}
-    if route == "/detokenize":
-        return {"content": tokens.detokenize(body["tokens"])}
-    if route == "/props":
-        return {"default_generation_settings": {"n_ctx": MAX_MODEL_LEN, "params": SAMPLER}, "total_slots": 4}
-    return None
 
 
 def _chop(text: str, size: int) -> list[str]:
@@ -110,6 +70,8 @@ class Shape:
         self.chat = request.route.endswith("/chat/completions")
         count = int(self.body.get("n") or 1)
         self.answer = answer
+        self.told: set[str] = set()
+        self.asks_ids = bool(self.body.get("return_token_ids"))
         self.choices = [answer, *answer.others, *[answer] * count][:count]
         self.envelope: Json = {
             "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{number}",
@@ -117,13 +79,16 @@ class Shape:
             "created": CREATED,
             "model": self.body.get("model") or model,
         }
-        self.reasoning_field = "reasoning" if kind == "vllm" else "reasoning_content"
+        self.reasoning_field = "reasoning" if kind in LIKE_VLLM else "reasoning_content"
 
     def plain(self) -> bytes:
         choices = [self._plain_choice(i, answer) for i, answer in enumerate(self.choices)]
         whole = self.envelope | {"choices": choices} | self._usage()
-        if self.kind == "vllm" and self.chat and self.body.get("return_token_ids"):
+        if self.kind in LIKE_VLLM and self.chat and self.asks_ids:
             whole["prompt_token_ids"] = self.request.prompt_ids
+        if self.kind == "gyre" and self.asks_ids:
+            versions = [version for version, _, _ in own.spans_of(self.answer)]
+            whole["metadata"] = own.metadata_of(self.body, self.answer, versions)
         if self.kind == "sglang":
             whole["metadata"] = self._versions()
         if self.kind == "llamacpp":
@@ -137,14 +102,28 @@ class Shape:
         rows = [event for row in zip_longest(*streams) for event in row if event is not None]
         for number, choice in enumerate(rows):
             event = envelope | {"choices": [choice]}
-            if self.kind == "vllm" and self.chat and number == 0 and self.body.get("return_token_ids"):
+            if self.kind in LIKE_VLLM and self.chat and number == 0 and self.asks_ids:
                 event["prompt_token_ids"] = self.request.prompt_ids
+            if self.kind == "gyre" and self.asks_ids:
+                event |= self._news(choice, number == 0)
             if self.kind == "llamacpp" and number == len(rows) - 1:
                 event |= self._verbose(streamed=True)
             yield _data(event)
         yield from (_data(envelope | tail) for tail in self._tail_events())
         if self.answer.done:
             yield b"data: [DONE]\n\n"
+
+    def _news(self, choice: Json, first: bool) -> Json:
+        """gyre: all that is told of the call at its begin; later, versions that were not told yet."""
+        new = [span["version"] for span in choice.get("weight_versions", ())]
+        new = [version for version in new if version not in self.told]
+        if first and not new:
+            new = [own.spans_of(self.answer)[0][0]]
+        self.told.update(new)
+        if first:
+            return {"metadata": own.metadata_of(self.body, self.answer, new)}
+        digests = {version: own.digest_of(self.answer, version) for version in new}
+        return {"metadata": {"weight_digests": digests}} if new else {}
 
     def _tail_events(self) -> Iterator[Json]:
         """Events that belong to no choice: SGLang's ids, then the usage that was asked for."""
@@ -164,8 +143,10 @@ class Shape:
         choice["finish_reason"] = answer.finish
         if self.kind == "sglang" and self.chat:
             choice |= self._sglang_fields(answer)
-        elif self.kind in ("vllm", "sglang") and not self.chat and self.body.get("return_token_ids"):
+        elif self.kind in (*LIKE_VLLM, "sglang") and not self.chat and self.asks_ids:
             choice["prompt_token_ids"] = self.request.prompt_ids
+        if self.kind == "gyre" and self.asks_ids:
+            choice |= own.last_fields(self.request, answer, index)
         return {**choice, **answer.choice_extra}
 
     def _message(self, answer: Answer) -> Json:
@@ -187,15 +168,15 @@ class Shape:
         if self.chat:
             opening = {"role": "assistant", "content": ""}
             yield {"index": index, "delta": opening} | self._no_logprobs() | {"finish_reason": None}
-        position, waiting, first = 0, "", not self.chat
-        for sampled, delta in pieces(answer, self.reasoning_field):
+        position, waiting, first = len(own.given(self.body)), "", not self.chat
+        for sampled, delta in self._pieces(answer):
             waiting += sampled
             if not delta:
                 continue
             ids, waiting = tokens.tokenize(waiting), ""
             shown: Json = {"delta": delta} if self.chat else {"text": delta.get("content", "")}
             event: Json = {"index": index} | shown | self._token_fields(answer, position, ids)
-            if first and self.kind in ("vllm", "sglang") and self.body.get("return_token_ids"):
+            if first and self.kind in (*LIKE_VLLM, "sglang") and self.asks_ids:
                 event["prompt_token_ids"] = self.request.prompt_ids
             yield event | {"finish_reason": None}
             position, first = position + len(ids), False
@@ -203,16 +184,23 @@ class Shape:
         last: Json = (
             {"index": index} | shown | self._token_fields(answer, position, answer.output_ids[position:])
         )
+        if self.kind == "gyre" and self.asks_ids:
+            last |= own.last_fields(self.request, answer, index)
         yield {**last, "finish_reason": answer.finish, **answer.choice_extra}
+
+    def _pieces(self, answer: Answer) -> Iterator[tuple[str, Json]]:
+        if not own.given(self.body):
+            return pieces(answer, self.reasoning_field)
+        return ((part, {"content": part}) for part in _chop(own.rest_of(answer, self.body), answer.piece))
 
     def _token_fields(self, answer: Answer, start: int, ids: list[int]) -> Json:
         """Ids and log-probabilities of `ids`, whose first is output position `start`."""
         logprobs = self._logprobs(answer, start, ids)
         fields: Json = self._no_logprobs() if logprobs is None else {"logprobs": logprobs}
-        if self.body.get("return_token_ids") and (
-            self.kind == "vllm" or (self.kind == "sglang" and not self.chat)
-        ):
+        if self.asks_ids and (self.kind in LIKE_VLLM or (self.kind == "sglang" and not self.chat)):
             fields["token_ids"] = _kept(answer, start, ids)
+        if self.asks_ids and self.kind == "gyre":
+            fields["weight_versions"] = own.clipped(own.spans_of(answer), start, start + len(ids))
         return fields
 
     def _no_logprobs(self) -> Json:
@@ -225,12 +213,15 @@ class Shape:
             return {"content": entries} if self.body.get("logprobs") else None
         if self.body.get("logprobs") is None:
             return None
-        return {
+        arrays = {
             "tokens": [entry["token"] for entry in entries],
             "token_logprobs": [entry["logprob"] for entry in entries],
             "top_logprobs": [{entry["token"]: entry["logprob"]} for entry in entries],
             "text_offset": list(range(start, start + len(entries))),
         }
+        if self.kind == "gyre":
+            arrays["sampling_logprobs"] = [entry["sampling_logprob"] for entry in entries]
+        return arrays
 
     def _entry(self, position: int, token: int) -> Json:
         raw = tokens.token_bytes(token)
@@ -239,6 +230,8 @@ class Shape:
             text = f"token_id:{token}"
         entry: Json = {"token": text, "logprob": tokens.logprob_at(position), "bytes": list(raw)}
         entry["top_logprobs"] = [dict(entry)] if self.body.get("top_logprobs") else []
+        if self.kind == "gyre":
+            entry["sampling_logprob"] = own.sampling_logprob_at(self.body, position)
         return entry | {"id": token} if self.kind == "llamacpp" else entry
 
     def _sglang_fields(self, answer: Answer) -> Json:
@@ -246,7 +239,7 @@ class Shape:
         ids = _kept(answer, 0, answer.output_ids)
         if self.body.get("return_prompt_token_ids"):
             fields["prompt_token_ids"] = self.request.prompt_ids
-        if self.body.get("return_token_ids"):
+        if self.asks_ids:
             fields["response_token_ids"] = ids
         if self.body.get("return_meta_info"):
             scored = [[tokens.logprob_at(at), t, None] for at, t in enumerate(answer.output_ids)]

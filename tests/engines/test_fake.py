@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from tests.engines.fake import FakeEngine, black_hole, refused_url
+from tests.engines.routes import Kind
 from tests.engines.script import Answer, Request, ToolCall
-from tests.engines.shapes import Kind
 from tests.engines.tokens import detokenize, logprobs_for, render, tokenize
 
 HELLO = [{"role": "user", "content": "say hé"}]
@@ -258,3 +258,36 @@ def test_refused_and_hanging_connects() -> None:
         httpx.get(refused_url())
     with black_hole() as url, pytest.raises(httpx.ConnectTimeout):
         httpx.get(url, timeout=0.2)
+
+
+def test_gyre_says_more_than_vllm_to_those_who_ask_for_ids() -> None:
+    answer = Answer(text="abcdef", versions=[("3", 0, 4), ("4", 4, 7)], spliced=2)
+    with FakeEngine(kind="gyre", script=answer) as engine:
+        plain = chat(engine, temperature=0.5, **IDS).json()
+        streamed = chat(engine, stream=True, temperature=0.5, **IDS).text
+        bare = chat(engine).json()
+    (choice,) = plain["choices"]
+    assert choice["weight_versions"] == [
+        {"version": "3", "start": 0, "end": 4},
+        {"version": "4", "start": 4, "end": 7},
+    ]
+    assert plain["metadata"]["weight_digests"] == {"3": "digest-of-3", "4": "digest-of-4"}
+    assert (plain["metadata"]["sampling"]["seed"], plain["metadata"]["spliced_tokens"]) == (choice["seed"], 2)
+    entries = choice["logprobs"]["content"]
+    assert [2 * entry["sampling_logprob"] for entry in entries] == [entry["logprob"] for entry in entries]
+    spans = [span for one in choices(streamed) for span in one.get("weight_versions", [])]
+    assert [span["end"] - span["start"] for span in spans] == [4, 2, 1]
+    told = [part["metadata"] for part in events(streamed) if "metadata" in part]
+    assert told[0]["weight_digests"] == {"3": "digest-of-3"}
+    assert told[1:] == [{"weight_digests": {"4": "digest-of-4"}}]
+    assert bare.keys().isdisjoint(("metadata",)) and "seed" not in bare["choices"][0]
+
+
+def test_gyre_goes_on_after_ids_that_it_is_given() -> None:
+    with FakeEngine(kind="gyre", script=Answer(text="abcdef")) as engine:
+        given = {"output_token_ids": tokenize("abc"), **IDS}
+        plain = chat(engine, **given).json()["choices"][0]
+        streamed = chat(engine, stream=True, **given).text
+    assert plain["token_ids"] == tokenize("abcdef<|im_end|>")
+    assert [t for one in choices(streamed) for t in one.get("token_ids", [])] == tokenize("def<|im_end|>")
+    assert [one["delta"].get("content") for one in choices(streamed)] == ["", "def", None]

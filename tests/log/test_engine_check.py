@@ -11,8 +11,8 @@ from gyre.proxy.errors import UpstreamError
 from gyre.proxy.log.check import check
 from gyre.proxy.log.sealing.seal import seal
 from tests.engines.fake import FakeEngine, refused_url
+from tests.engines.routes import Kind
 from tests.engines.script import Answer, ToolCall
-from tests.engines.shapes import Kind
 from tests.engines.tokens import render, tokenize
 from tests.log.builders import LogBuilder
 from tests.proxy.running import RunningProxy

@@ -12,8 +12,8 @@ import pytest
 from gyre.proxy.calls import VersionSpan
 from gyre.proxy.commands import SetVersion
 from tests.engines.fake import FakeEngine
+from tests.engines.routes import Kind
 from tests.engines.script import Answer, ToolCall
-from tests.engines.shapes import Kind
 from tests.engines.tokens import logprobs_for, render, tokenize
 from tests.proxy.reading import content_of, events_of, ids_of, logprobs_of, prompt_of, response_of
 from tests.proxy.running import RunningProxy

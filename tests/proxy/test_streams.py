@@ -14,8 +14,8 @@ import pytest
 
 from gyre.proxy.calls import CallRecord
 from tests.engines.fake import FakeEngine
+from tests.engines.routes import Kind
 from tests.engines.script import Answer
-from tests.engines.shapes import Kind
 from tests.proxy.reading import content_of, events_of, ids_of, response_of
 from tests.proxy.running import RunningProxy, until_cut
 from tests.proxy.streams import DONE, chunk, event, sent, streamed
