@@ -5,7 +5,7 @@ Values, and the face through which a request hears of its tokens; no torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -42,7 +42,7 @@ class GenerationRequest:
     top_logprobs: int = 0
     """How many alternatives to report with each token."""
     prompt_logprobs: int | None = None
-    """None: none; else log-probabilities of the prompt with that many alternatives. Turns prefix reuse off."""
+    """None: none; else the prompt's log-probabilities with that many alternatives; nothing is reused then."""
     kv_id: str | None = None
     """Imported KV to start from, older spans included; see `transfer`."""
     forced_ids: Sequence[int] = ()
@@ -90,6 +90,15 @@ class Span:
     end: int
 
 
+def spans_of(versions: Iterable[str]) -> tuple[Span, ...]:
+    """Neighbours of one version as one span."""
+    spans: list[Span] = []
+    for index, version in enumerate(versions):
+        start = spans.pop().start if spans and spans[-1].version == version else index
+        spans.append(Span(version, start, index + 1))
+    return tuple(spans)
+
+
 class FinishReason(StrEnum):
     """vLLM's words, and `moved`."""
 
@@ -114,7 +123,6 @@ class Finish:
     kv_spans: tuple[Span, ...] = ()
     """Which version computed the KV of which positions of prompt and output."""
     cached_tokens: int = 0
-    prompt_logprobs: tuple[PromptLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,66 @@
+"""What a request must be before the engine takes it. Pure: a refusal costs the others nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gyre.elastic.engine.kv import KVShape, rounded
+from gyre.elastic.engine.limits import EngineLimits
+from gyre.elastic.engine.models.loaded import LoadedModel
+from gyre.elastic.engine.request import GenerationRequest, SamplingParams
+from gyre.proxy.errors import RequestError
+
+
+def require_sound(
+    request: GenerationRequest, model: LoadedModel, limits: EngineLimits, shape: KVShape
+) -> None:
+    """Raises:
+    RequestError: the request could not be served; names the field.
+    """
+    if not request.prompt_ids:
+        raise RequestError("the prompt is empty")
+    for name, ids in (("prompt", request.prompt_ids), ("output_token_ids", request.output_ids)):
+        _require_known(name, ids, model.vocab_size)
+    _require_known("forced_ids", request.forced_ids, model.vocab_size)
+    if request.max_tokens < 1:
+        raise RequestError(f"`max_tokens` is {request.max_tokens}, must be at least 1")
+    if len(request.output_ids) >= request.max_tokens:
+        raise RequestError(
+            f"`output_token_ids` has {len(request.output_ids)} of `max_tokens` {request.max_tokens}"
+        )
+    _require_length(len(request.prompt_ids), request.max_tokens, limits, shape)
+    _require_sampling(request.sampling)
+
+
+def _require_known(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        wrong = next(id for id in ids if not 0 <= id < vocab_size)
+        raise RequestError(f"`{name}` has the id {wrong}, the model knows 0 to {vocab_size - 1}")
+
+
+def _require_length(prompt: int, output: int, limits: EngineLimits, shape: KVShape) -> None:
+    if prompt + output > limits.ctx:
+        raise RequestError(
+            f"this model's maximum context length is {limits.ctx} tokens, but {prompt} in the prompt "
+            f"and `max_tokens` {output} make {prompt + output}",
+            code="context_length_exceeded",
+        )
+    needed = rounded(prompt + 1) * shape.token_bytes
+    if needed > limits.kv_bytes:
+        raise RequestError(
+            f"the prompt's keys and values take {needed >> 20} MiB, the engine has {limits.kv_bytes >> 20}",
+            code="context_length_exceeded",
+            hint="start the engine with a larger `--kv-memory`",
+        )
+
+
+def _require_sampling(params: SamplingParams) -> None:
+    if not (math.isfinite(params.temperature) and params.temperature >= 0):
+        raise RequestError(f"`temperature` is {params.temperature}, must be 0 or more")
+    if not 0 < params.top_p <= 1:
+        raise RequestError(f"`top_p` is {params.top_p}, must be above 0 and at most 1")
+    if not 0 <= params.min_p <= 1:
+        raise RequestError(f"`min_p` is {params.min_p}, must be between 0 and 1")
+    if params.top_k < 0:
+        raise RequestError(f"`top_k` is {params.top_k}, must be 0 (all) or more")

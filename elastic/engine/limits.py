@@ -1,0 +1,42 @@
+"""What the engine may use, and what it says of its use. Values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    ctx: int
+    """Tokens of prompt and output together."""
+    slots: int = 16
+    """Sequences that are computed at the same time."""
+    queue: int = 256
+    """Sequences that may wait for a slot."""
+    kv_bytes: int = 2 << 30
+    """Memory for keys and values, of running sequences and kept ones."""
+    step_tokens: int = 256
+    """Prompt tokens computed in a step beside the running answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Counters only grow; the rest is the present."""
+
+    running: int
+    waiting: int
+    kv_bytes: int
+    """In use, kept conversations included."""
+    kv_limit_bytes: int
+    kept: int
+    """Conversations that can be found again."""
+    steps: int
+    computed_tokens: int
+    """Of prompts and outputs, those computed again included."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Of the prompt tokens: found instead of computed."""
+    generated_tokens: int
+    preemptions: int
+    failures: int
+    publications: int

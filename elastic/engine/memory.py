@@ -1,0 +1,92 @@
+"""Who may use how much memory for keys and values: running sequences first, kept ones with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gyre.elastic.engine.kv import KVShape, SequenceKV, grown, rounded
+from gyre.elastic.engine.prefix import PrefixStore
+from gyre.elastic.engine.sequence import Sequence
+
+AHEAD = 512
+"""Tokens of output for which a new sequence takes memory at once, so that it need not grow soon."""
+
+
+class Memory:
+    """Bounded by `limit_bytes`; what is kept gives way to what runs."""
+
+    def __init__(self, shape: KVShape, limit_bytes: int) -> None:
+        self.shape = shape
+        self.limit_bytes = limit_bytes
+        self.store = PrefixStore()
+        self.imported: dict[str, tuple[list[int], SequenceKV]] = {}
+
+    def used(self, running: Iterable[Sequence]) -> int:
+        moved = sum(kv.nbytes for _, kv in self.imported.values())
+        return moved + self.store.nbytes + sum(held.kv.nbytes for held in running if held.kv)
+
+    def room_of(self, sequence: Sequence) -> int:
+        """The capacity in tokens that a sequence starts with."""
+        left = sequence.request.max_tokens - sequence.output_length
+        return rounded(len(sequence.ids) + min(left, AHEAD))
+
+    def fits(self, tokens: int, running: Iterable[Sequence]) -> bool:
+        """Whether `tokens` more could be held beside `running`, once everything kept is given up."""
+        held = sum(one.kv.nbytes for one in running if one.kv)
+        return held + rounded(tokens) * self.shape.token_bytes <= self.limit_bytes
+
+    def start(self, sequence: Sequence, running: list[Sequence]) -> None:
+        """Give a sequence its memory, with what is known of its first tokens.
+
+        Raises:
+            RuntimeError, MemoryError: the machine has none left.
+        """
+        room = self.room_of(sequence)
+        if sequence.kv is None:
+            reusable = sequence.request.prompt_logprobs is None
+            # The last token is always computed: its logits are what the next one is drawn from.
+            kv = self.store.take(sequence.array[:-1], room=room) if reusable else None
+            sequence.kv = kv or SequenceKV(self.shape, room)
+        sequence.cached_tokens = min(sequence.kv.length, sequence.prompt_length)
+        self.shrink(running)
+
+    def shrink(self, running: Iterable[Sequence]) -> bool:
+        """Give up kept memory until the limit holds; False: the running ones alone are above it."""
+        held = list(running)
+        while self.used(held) > self.limit_bytes:
+            if not self.give_up():
+                return False
+        return True
+
+    def give_up(self) -> bool:
+        if self.store.evict():
+            return True
+        if self.imported:
+            del self.imported[next(iter(self.imported))]
+            return True
+        return False
+
+    def growth(self, sequence: Sequence, tokens: int) -> int:
+        """Bytes that `reserve(tokens)` would add."""
+        assert sequence.kv is not None
+        more = grown(sequence.kv.capacity, tokens) - sequence.kv.capacity
+        return more * self.shape.token_bytes if tokens > sequence.kv.capacity else 0
+
+    def keep(self, sequence: Sequence, version: str) -> None:
+        """A sequence has ended: others may go on from it, unless older weights had a part in it."""
+        if sequence.kv is not None:
+            if sequence.kv.only(version):
+                self.store.put(sequence.ids, sequence.kv)
+            else:
+                self.store.forget(sequence.kv)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Take a sequence's memory away."""
+        if sequence.kv is not None:
+            self.store.forget(sequence.kv)
+            sequence.kv = None
+
+    def clear(self) -> None:
+        """The weights change: nothing that is kept may be found any more."""
+        self.store.clear()
+        self.imported.clear()

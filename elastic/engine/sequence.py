@@ -1,0 +1,59 @@
+"""One sequence in the engine: what is known of it between two steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from gyre.elastic.engine.kv import SequenceKV
+from gyre.elastic.engine.request import GenerationRequest, Listener, PromptLogprob, Token
+from gyre.elastic.engine.sampling import Row
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    request: GenerationRequest
+    listener: Listener
+    ids: list[int]
+    """Prompt and output so far."""
+    array: npt.NDArray[np.int32]
+    """The same when it last began to wait, to compare with."""
+    kv: SequenceKV | None = None
+    """None while it waits."""
+    siblings: list[Sequence] = field(default_factory=list)
+    """Further choices of the same call: they leave with a copy once the prompt is computed."""
+    cached_tokens: int = 0
+    told: bool = False
+    """Whether the listener heard of the start."""
+    tokens: list[Token] = field(default_factory=list)
+    """Sampled here."""
+    prompt_logprobs: list[PromptLogprob] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: GenerationRequest, listener: Listener) -> Sequence:
+        ids = [*request.prompt_ids, *request.output_ids]
+        return cls(request, listener, ids, np.array(ids, np.int32))
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
+    def output_length(self) -> int:
+        return len(self.ids) - len(self.request.prompt_ids)
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose keys and values are there."""
+        return self.kv.length if self.kv else 0
+
+    @property
+    def pending(self) -> int:
+        return len(self.ids) - self.computed
+
+    def row(self) -> Row:
+        """How its next token is drawn; the position is where that token will stand."""
+        forced, index = self.request.forced_ids, self.output_length
+        return Row(self.request.sampling, len(self.ids), forced[index] if index < len(forced) else None)

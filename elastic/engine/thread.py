@@ -1,0 +1,115 @@
+"""The thread that owns the model: it steps while there is work, and sleeps otherwise."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+from gyre.elastic.engine.core import Core
+from gyre.elastic.engine.door import require_sound
+from gyre.elastic.engine.limits import EngineStats
+from gyre.elastic.engine.request import GenerationRequest, Listener
+from gyre.proxy.errors import RequestError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class EngineThread:
+    """All methods may be called from any thread; the core is touched by its own alone."""
+
+    def __init__(self, core: Core, *, after_step: Callable[[], None] | None = None) -> None:
+        self.after_step = after_step
+        """Called on the engine's thread once listeners may have heard something."""
+        self._core = core
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="gyre-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """End within the running step; what is open hears of an abort."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def submit(self, choices: Sequence[tuple[GenerationRequest, Listener]]) -> Future[None]:
+        """Add the choices of one call; the future is done when they are in the queue.
+
+        Raises:
+            RequestError: a request is not sound, or the queue is full. What only the engine's thread can
+                tell (an id in use, an unknown `kv_id`) comes through the future.
+        """
+        core = self._core
+        for request, _ in choices:
+            require_sound(request, core.model, core.limits, core.memory.shape)
+        if len(core.waiting) + len(self._inbox) >= core.limits.queue:
+            raise RequestError("the engine is overloaded: its queue is full", 503, "overloaded")
+        return self.call(lambda core: core.add(choices))
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests within a step; their listeners hear of it."""
+        names = list(request_ids)
+        self.call(lambda core: core.abort(names))
+
+    def call(self, work: Callable[[Core], T]) -> Future[T]:
+        """Run `work` between two steps."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            # Whatever goes wrong belongs to the caller, who holds the future.
+            try:
+                future.set_result(work(self._core))
+            except Exception as error:
+                future.set_exception(error)
+
+        with self._wake:
+            if self._closed:
+                raise RequestError("the engine is stopping", 503, "stopping")
+            self._inbox.append(run)
+            self._wake.notify()
+        return future
+
+    @property
+    def stats(self) -> EngineStats:
+        """The present, as far as another thread can see it."""
+        return self._core.stats
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._work_off()
+            busy = self._step()
+            if self.after_step is not None:
+                self.after_step()
+            if not busy:
+                self._sleep()
+        self._work_off()
+        self._core.pause("abort")
+        if self.after_step is not None:
+            self.after_step()
+
+    def _work_off(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()
+
+    def _step(self) -> bool:
+        # The core fails requests, not steps; should it err all the same, the others must not wait for ever.
+        try:
+            return self._core.step()
+        except Exception:
+            log.exception("a step of the engine failed: all its requests end")
+            self._core.fail_all("the engine failed; see its log")
+            return True
+
+    def _sleep(self) -> None:
+        with self._wake:
+            while not self._inbox and not self._closed:
+                self._wake.wait()
