@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from gyre.elastic.engine.models.corpus import corpus
+from gyre.elastic.engine.text.chatml import chatml
 
 TINY = "tiny"
 VOCAB_SIZE = 2048
@@ -102,6 +103,7 @@ def _make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in MARKERS])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
+        chat_template=chatml(),
         eos_token=END_OF_TURN,
         pad_token=END_OF_TEXT,
         model_max_length=MAX_POSITIONS,

@@ -84,3 +84,9 @@ def test_a_saved_one_is_the_same_for_transformers(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert digest(Tiny(config=model.config, model=model, tokenizer=tokenizer)) == digest(TINY)
     assert model.generation_config.eos_token_id == TINY.model.generation_config.eos_token_id
+
+
+def test_it_can_chat() -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    text = TINY.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
