@@ -156,24 +156,16 @@ def _invert(weights_BV: torch.Tensor, blocks_BN: torch.Tensor, rows: Sequence[Ro
     # Below the total also where the product rounds up to it: the search must end at a block with weight.
     targets_B1 = torch.minimum(noise.to(ends_BN.device)[:, None] * totals_B1, totals_B1 * (1 - 2**-52))
     block_B1 = torch.searchsorted(ends_BN, targets_B1, right=True)
-    before_B1 = ends_BN.gather(1, block_B1) - blocks_BN.gather(1, block_B1)
-    return [
-        start + _within(weights_BV[i, start : start + BLOCK], rest)
-        for i, (start, rest) in enumerate(
-            zip((block_B1[:, 0] * BLOCK).tolist(), (targets_B1 - before_B1)[:, 0].tolist(), strict=True)
-        )
-    ]
-
-
-def _within(weights: torch.Tensor, rest: float) -> int:
-    """The first index at which the cumulative weight passes `rest`, else the last that has any."""
-    total, last = 0.0, 0
-    for index, weight in enumerate(weights.tolist()):
-        if weight > 0:
-            total, last = total + weight, index
-            if total > rest:
-                return index
-    return last
+    rest_B1 = targets_B1 - (ends_BN.gather(1, block_B1) - blocks_BN.gather(1, block_B1))
+    index_BK = (block_B1 * BLOCK + torch.arange(BLOCK, device=block_B1.device)).clamp_(
+        max=weights_BV.shape[1] - 1
+    )
+    inside_BK = weights_BV.gather(1, index_BK).double().cumsum(-1)
+    # The sums of a block in fp32 and in fp64 differ by rounding: never past its last id with weight.
+    rest_B1 = torch.minimum(rest_B1, inside_BK[:, -1:] * (1 - 2**-52))
+    within_B1 = torch.searchsorted(inside_BK, rest_B1, right=True)
+    ids: list[int] = index_BK.gather(1, within_B1)[:, 0].tolist()
+    return ids
 
 
 def most_probable(logits_V: torch.Tensor, count: int) -> tuple[Alternative, ...]:
