@@ -29,9 +29,7 @@ class ReplyForm:
     """1 for `parallel_tool_calls: false`: later calls are content."""
 
 
-def reply_form(
-    template: str, prompt_text: str, *, tools: bool, parallel_tool_calls: bool = True
-) -> ReplyForm:
+def reply_form(template: str, prompt: str, *, tools: bool, parallel_tool_calls: bool = True) -> ReplyForm:
     """The form of replies to a prompt (its text), by what the template's text mentions.
 
     `tools`: tools were given and `tool_choice` is not `none`. Calls in a form we do not know stay content.

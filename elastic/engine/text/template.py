@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -27,6 +28,8 @@ _RESERVED = frozenset(inspect.signature(PreTrainedTokenizerFast.apply_chat_templ
     "messages"
 }
 """Names that `chat_template_kwargs` would redirect the rendering with."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ChatTemplate:
@@ -83,10 +86,9 @@ class ChatTemplate:
                 f"the prompt has {len(text)} characters, more than any {self._max_chars} that fit",
                 code="context_length_exceeded",
             )
-        try:
-            return self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError as error:
-            raise RequestError("the prompt has half of a surrogate pair, which is no text") from error
+        if _SURROGATE.search(text):
+            raise RequestError("the prompt has half of a surrogate pair, which is no text")
+        return self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
     def _apply(self, conversation: Conversation, add_generation_prompt: bool, continued: bool) -> str:
         try:
