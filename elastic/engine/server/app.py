@@ -1,0 +1,114 @@
+"""ENTRY of the engine's server: an ASGI application around the engine's thread, and how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from gyre.elastic.endpoint import Engine, require_loopback
+from gyre.elastic.engine.core import Core
+from gyre.elastic.engine.limits import EngineLimits
+from gyre.elastic.engine.models.load import load_model
+from gyre.elastic.engine.models.loaded import LoadedModel
+from gyre.elastic.engine.server import errors
+from gyre.elastic.engine.server.generation import Script
+from gyre.elastic.engine.server.info import InfoRoutes
+from gyre.elastic.engine.server.running import listen, running, url_of
+from gyre.elastic.engine.server.service import Service
+from gyre.elastic.engine.server.tokens import TokenRoutes
+from gyre.elastic.engine.settings import EngineSettings
+from gyre.elastic.engine.thread import EngineThread
+from gyre.proxy.errors import RequestError
+
+
+class EngineApp(Starlette):
+    """All routes of one engine."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        super().__init__(
+            routes=[*service.routes, *TokenRoutes(service).routes, *InfoRoutes(service).routes],
+            exception_handlers={
+                RequestError: self._refused,
+                HTTPException: errors.no_route,
+                ClientDisconnect: _left,
+                Exception: errors.fault,
+            },
+        )
+        self.router.redirect_slashes = False
+
+    def cut(self) -> None:
+        """End all open answers as if the process died; on the event loop."""
+        self._service.calls.cut()
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        self._service.traffic.refusals[error.status] += 1
+        return errors.answer_of(error)
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    """The client did not even send its whole request: nobody reads this."""
+    return Response(status_code=400)
+
+
+def create_app(
+    engine: EngineThread, model: LoadedModel, settings: EngineSettings, *, script: Script | None = None
+) -> EngineApp:
+    """The engine as ASGI. Sets the engine's `after_step`; one application per engine.
+
+    `script` is for tests: see `generation.Script`.
+    """
+    context = min(settings.ctx or model.max_positions, model.max_positions)
+    service = Service(engine, model, context=context, splice=settings.splice, script=script)
+    engine.after_step = service.calls.after_step
+    return EngineApp(service)
+
+
+@contextmanager
+def serve(
+    settings: EngineSettings,
+    *,
+    script: Script | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Iterator[Engine]:
+    """Run an engine until the block is left; it answers when the block is entered.
+
+    At the end open answers break off, as if the process had died: whoever can continue them does.
+
+    Raises:
+        EngineError: the address cannot be used, or the model cannot be served.
+    """
+    require_loopback(settings.host)
+    with listen(settings.host, settings.port) as listener:
+        model = load_model(
+            settings.model,
+            device=settings.device,
+            dtype=settings.dtype,
+            chat_template=settings.chat_template,
+            seed=settings.seed,
+            ctx=settings.ctx,
+            progress=progress,
+        )
+        engine = EngineThread(Core(model, _limits(settings, model)))
+        app = create_app(engine, model, settings, script=script)
+        engine.start()
+        try:
+            with running(app, listener, app.cut):
+                yield Engine(url=url_of(listener), model=model.name)
+        finally:
+            engine.close()
+
+
+def _limits(settings: EngineSettings, model: LoadedModel) -> EngineLimits:
+    return EngineLimits(
+        ctx=min(settings.ctx or model.max_positions, model.max_positions),
+        slots=settings.slots,
+        queue=settings.queue,
+        kv_bytes=settings.kv_bytes,
+    )
