@@ -54,10 +54,9 @@ class Call:
 
     @property
     def error(self) -> str | None:
-        ends = (output.finish for output in self.outputs)
-        return next(
-            (end.error or "it failed" for end in ends if end and end.reason == FinishReason.ERROR), None
-        )
+        ends = [output.finish for output in self.outputs if output.finish]
+        errors = [end.error or "it failed" for end in ends if end.reason == FinishReason.ERROR]
+        return errors[0] if errors else None
 
     @property
     def over(self) -> bool:

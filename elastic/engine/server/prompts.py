@@ -15,6 +15,7 @@ from gyre.elastic.engine.text.reply import ReplyForm, reply_form
 from gyre.elastic.engine.text.template import ChatTemplate
 from gyre.proxy.errors import RequestError
 
+_PLAIN = ReplyForm()
 _TAIL = 16
 """Ids at the end of a prompt that may open `<think>`."""
 _MEMORY_BYTES = 256 << 20
@@ -26,7 +27,7 @@ class Prompt:
     spliced_tokens: int = 0
     conversation: Conversation | None = None
     """Of a chat request whose completion may be remembered."""
-    form: ReplyForm = ReplyForm()
+    form: ReplyForm = _PLAIN
 
 
 class Prompts:
