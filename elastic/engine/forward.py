@@ -30,7 +30,7 @@ class Work:
     @property
     def prompt_rows(self) -> int:
         """How many of its rows predict a prompt token whose log-probability is wanted."""
-        if self.sequence.request.prompt_logprobs is None:
+        if self.sequence.request.prompt_logprobs is None or self.sequence.told:
             return 0
         return max(0, min(self.count, self.sequence.prompt_length - 1 - self.sequence.computed))
 

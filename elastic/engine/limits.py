@@ -19,9 +19,25 @@ class EngineLimits:
     """Prompt tokens computed in a step beside the running answers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStats:
-    """Counters only grow; the rest is the present."""
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What only grows."""
+
+    steps: int = 0
+    computed_tokens: int = 0
+    """Of prompts and outputs, those computed again included."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt tokens: found instead of computed."""
+    generated_tokens: int = 0
+    preemptions: int = 0
+    failures: int = 0
+    publications: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineStats(Counters):
+    """The counters, and the present."""
 
     running: int
     waiting: int
@@ -30,13 +46,3 @@ class EngineStats:
     kv_limit_bytes: int
     kept: int
     """Conversations that can be found again."""
-    steps: int
-    computed_tokens: int
-    """Of prompts and outputs, those computed again included."""
-    prompt_tokens: int
-    cached_tokens: int
-    """Of the prompt tokens: found instead of computed."""
-    generated_tokens: int
-    preemptions: int
-    failures: int
-    publications: int

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from gyre.elastic.engine.kv import KVShape, SequenceKV, grown, rounded
 from gyre.elastic.engine.prefix import PrefixStore
 from gyre.elastic.engine.sequence import Sequence
+from gyre.proxy.errors import RequestError
 
 AHEAD = 512
 """Tokens of output for which a new sequence takes memory at once, so that it need not grow soon."""
@@ -35,7 +36,25 @@ class Memory:
         held = sum(one.kv.nbytes for one in running if one.kv)
         return held + rounded(tokens) * self.shape.token_bytes <= self.limit_bytes
 
-    def start(self, sequence: Sequence, running: list[Sequence]) -> None:
+    def claim(self, sequence: Sequence) -> None:
+        """Hand over the imported KV that a request names.
+
+        Raises:
+            RequestError: 409, it is not here, or is of other tokens.
+        """
+        kv_id = sequence.request.kv_id
+        if kv_id is None:
+            return
+        ids, kv = self.imported.get(kv_id, ([], None))
+        if kv is None or sequence.ids[: len(ids)] != ids:
+            why = "is not here" if kv is None else "is of other tokens"
+            raise RequestError(f"`kv_id` {kv_id} {why}", 409, "kv_unknown", "continue from the ids alone")
+        del self.imported[kv_id]
+        self.store.forget(kv)
+        kv.truncate(len(sequence.ids) - 1)
+        sequence.kv = kv
+
+    def start(self, sequence: Sequence) -> None:
         """Give a sequence its memory, with what is known of its first tokens.
 
         Raises:
@@ -48,7 +67,6 @@ class Memory:
             kv = self.store.take(sequence.array[:-1], room=room) if reusable else None
             sequence.kv = kv or SequenceKV(self.shape, room)
         sequence.cached_tokens = min(sequence.kv.length, sequence.prompt_length)
-        self.shrink(running)
 
     def shrink(self, running: Iterable[Sequence]) -> bool:
         """Give up kept memory until the limit holds; False: the running ones alone are above it."""
@@ -87,6 +105,6 @@ class Memory:
             sequence.kv = None
 
     def clear(self) -> None:
-        """The weights change: nothing that is kept may be found any more."""
+        """Keep nothing: the weights change, or the machine's memory is short."""
         self.store.clear()
         self.imported.clear()

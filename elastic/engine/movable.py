@@ -37,7 +37,7 @@ def export_request(core: Core, request_id: str) -> ConversationKV:
     Raises:
         RequestError: 404, no such request; 409, nothing of it is computed yet: it stays.
     """
-    sequence = core.find(request_id)
+    sequence = core.roster.find(request_id)
     if sequence is None:
         raise RequestError(f"there is no request `{request_id}`", 404, "request_unknown")
     if not sequence.computed or sequence.kv is None:

@@ -53,6 +53,27 @@ class Sequence:
     def pending(self) -> int:
         return len(self.ids) - self.computed
 
+    def reserve(self, tokens: int) -> None:
+        assert self.kv is not None
+        self.kv.reserve(tokens)
+
+    def advance(self, tokens: int, version: str) -> None:
+        """`tokens` more are computed, with the weights of `version`."""
+        assert self.kv is not None
+        self.kv.advance(tokens, version)
+
+    def take(self, token: Token) -> None:
+        self.ids.append(token.id)
+        self.tokens.append(token)
+
+    def begin_again(self) -> None:
+        """Compute all its tokens anew."""
+        if self.kv is not None:
+            self.kv.truncate(0)
+        self.array = np.array(self.ids, np.int32)
+        if not self.told:
+            self.prompt_logprobs.clear()
+
     def row(self) -> Row:
         """How its next token is drawn; the position is where that token will stand."""
         forced, index = self.request.forced_ids, self.output_length

@@ -51,7 +51,7 @@ class EngineThread:
         core = self._core
         for request, _ in choices:
             require_sound(request, core.model, core.limits, core.memory.shape)
-        if len(core.waiting) + len(self._inbox) >= core.limits.queue:
+        if len(core.roster.waiting) + len(self._inbox) >= core.limits.queue:
             raise RequestError("the engine is overloaded: its queue is full", 503, "overloaded")
         return self.call(lambda core: core.add(choices))
 
