@@ -79,6 +79,11 @@ class EngineThread:
         return future
 
     @property
+    def alive(self) -> bool:
+        """Whether requests can still be served."""
+        return self._thread.is_alive() and not self._closed
+
+    @property
     def stats(self) -> EngineStats:
         """The present, as far as another thread can see it."""
         return self._core.stats
