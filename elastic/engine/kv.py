@@ -74,6 +74,14 @@ class SequenceKV:
         self._ends = [(span.version, span.end) for span in self.spans(tokens)]
         self.length = min(self.length, tokens)
 
+    def trim(self) -> None:
+        """Give back room that is not used, where it is worth a copy."""
+        unused = self.capacity - rounded(self.length)
+        if unused > max(2 * GRAIN, self.length // 4):
+            data = self.shape.empty(rounded(self.length))
+            data[:, :, :, : self.length] = self.data[:, :, :, : self.length]
+            self._hold(data)
+
     def copy(self, tokens: int, capacity: int = 0) -> SequenceKV:
         """The first `tokens` positions in memory of their own."""
         other = SequenceKV(self.shape, max(tokens, capacity))

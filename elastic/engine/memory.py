@@ -94,6 +94,7 @@ class Memory:
         """A sequence has ended: others may go on from it, unless older weights had a part in it."""
         if sequence.kv is not None:
             if sequence.kv.only(version):
+                sequence.kv.trim()
                 self.store.put(sequence.ids, sequence.kv)
             else:
                 self.store.forget(sequence.kv)

@@ -39,14 +39,11 @@ class PrefixStore:
     def __init__(self) -> None:
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         self._by_block: dict[bytes, list[Entry]] = {}
+        self.nbytes = 0
+        """Memory that only the store holds: not what is lent."""
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory that only the store holds."""
-        return sum(entry.kv.nbytes for entry in self._entries.values() if not entry.lent)
 
     def put(self, ids: Sequence[int] | Ids, kv: SequenceKV, *, lent: bool = False) -> None:
         """Keep `kv`, whose positions are `ids`; replaces what was lent of the same memory."""
@@ -55,7 +52,8 @@ class PrefixStore:
         entry = Entry(array, kv, list(_chain(array)), lent)
         if not entry.chain or (not lent and self._covered(entry)):
             return
-        self._entries[id(entry.kv)] = entry
+        self._entries[id(kv)] = entry
+        self.nbytes += 0 if lent else kv.nbytes
         for digest in entry.chain:
             self._by_block.setdefault(digest, []).append(entry)
 
@@ -91,6 +89,7 @@ class PrefixStore:
         entry, length = found
         if length == len(entry.ids) == entry.kv.length and not entry.lent:
             entry.lent = True
+            self.nbytes -= entry.kv.nbytes
             return entry.kv
         return entry.kv.copy(length, room)
 
@@ -99,6 +98,7 @@ class PrefixStore:
         entry = self._entries.pop(id(kv), None)
         if entry is None:
             return
+        self.nbytes -= 0 if entry.lent else kv.nbytes
         for digest in entry.chain:
             entries = self._by_block[digest]
             entries.remove(entry)
@@ -115,6 +115,7 @@ class PrefixStore:
     def clear(self) -> None:
         self._entries.clear()
         self._by_block.clear()
+        self.nbytes = 0
 
 
 def common(left: Ids, right: Ids) -> int:
