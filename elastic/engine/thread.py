@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -39,7 +40,8 @@ class EngineThread:
         with self._wake:
             self._closed = True
             self._wake.notify()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def submit(self, choices: Sequence[tuple[GenerationRequest, Listener]]) -> Future[None]:
         """Add the choices of one call; the future is done when they are in the queue.
@@ -56,15 +58,18 @@ class EngineThread:
         return self.call(lambda core: core.add(choices))
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """End requests within a step; their listeners hear of it."""
+        """End requests within a step; their listeners hear of it. After `close` all have ended."""
         names = list(request_ids)
-        self.call(lambda core: core.abort(names))
+        with contextlib.suppress(RequestError):
+            self.call(lambda core: core.abort(names))
 
     def call(self, work: Callable[[Core], T]) -> Future[T]:
         """Run `work` between two steps."""
         future: Future[T] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             # Whatever goes wrong belongs to the caller, who holds the future.
             try:
                 future.set_result(work(self._core))
