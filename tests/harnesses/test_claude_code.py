@@ -67,7 +67,6 @@ def test_agents_in_the_foreground_block_their_parent(tmp_path: Path) -> None:
     assert not tree.disagreements and not tree.problems
 
 
-@pytest.mark.xfail(reason="without labels an agent whose first call failed over is not found", strict=True)
 def test_agents_whose_first_call_failed_over_to_another_engine_are_the_same_agents(tmp_path: Path) -> None:
     busy = {"status": 503, "text": "busy"}
     steps: dict[str, Sequence[Step]] = {TASK: (Step(delegates=BOTH), DONE)}

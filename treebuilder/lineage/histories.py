@@ -115,7 +115,7 @@ class Histories:
         """Contexts that the same agent may speak in, the latest first."""
         seen = 0
         for context in sorted(self._contexts, key=_last_index, reverse=True):
-            if context.turns and (any_voice or may_be_one(context.tip.first.voice, one.voice)):
+            if context.turns and (any_voice or may_be_one(context.tip.voice, one.voice)):
                 seen += 1
                 yield context
             if seen == _RECENT:

@@ -100,7 +100,7 @@ class _Resolver:
         """Summary requests that no later context took up, where the harness calls them that."""
         stated = Evidence("header", "the harness calls it a compaction request")
         for context in list(self._known.contexts):
-            if context.turns and self._known.labels.is_summary(context.tip.first):
+            if context.turns and any(map(self._known.labels.is_summary, context.tip.tries)):
                 self._compactions.mark_summary(context.tip.kept, stated)
 
     def steps(self) -> None:

@@ -50,6 +50,7 @@ class _Tracer:
         self._prompts: dict[tuple[int, int], list[Turn]] = {}
         self._bodies: dict[bytes, list[Turn]] = {}
         self._calls: dict[str, Turn] = {}
+        self._spans = _spans(tries)
         self._bare = any(one.prompt_end is None for one in tries)
         """Some calls have no ids: what they asked for is known by their messages alone."""
 
@@ -82,20 +83,35 @@ class _Tracer:
             return turn
         if one.prompt_end is not None:
             for known in reversed(self._prompts.get((id(one.prompt_end.run), one.prompt_end.depth), [])):
-                if may_be_one(known.first.voice, one.voice) and not _beside(known, one):
+                if may_be_one(known.voice, one.voice) and not self._beside(known, one):
                     return known
         turn = self._same_body(one)
         if turn is None and self._bare:
             turn = self._histories.alike(one)
+            turn = None if turn is None or self._beside(turn, one) else turn
         return None if turn is None or (one.prompt_end and turn.prompt_end) else turn
 
     def _same_body(self, one: Try) -> Turn | None:
         for turn in reversed(
             self._bodies.get(one.call.request_digest, []) if one.call.request_digest else []
         ):
-            if may_be_one(turn.first.voice, one.voice) and not _beside(turn, one):
+            if may_be_one(turn.voice, one.voice) and not self._beside(turn, one):
                 return turn
         return None
+
+    def _beside(self, turn: Turn, one: Try) -> bool:
+        """Whether `one` ran while every call of the turn did: it does not repeat what had not failed yet.
+
+        A client that leaves may ask again before the proxy has noticed.
+        """
+        started, ended = self._spans[one.call.key.call_id]
+        for other in turn.tries:
+            since, until = self._spans[other.call.key.call_id]
+            if other.call.outcome == "client_gone" or other.call.key.call_id == one.call.key.call_id:
+                return False
+            if started >= until or since >= ended:
+                return False
+        return True
 
     def _placed_by_ids(self, one: Try, turn: Turn) -> Turn:
         """A try with ids joins those that failed before there were any: ids decide where the turn belongs."""
@@ -229,15 +245,11 @@ def _heirs(turn: Turn) -> list[Turn]:
     return [other for other in turn.next if other.context is turn.context]
 
 
-def _beside(turn: Turn, one: Try) -> bool:
-    """Whether `one` ran while every try of the turn did: it does not repeat what had not failed yet.
-
-    A client that leaves may ask again before the proxy has noticed.
-    """
-    return all(
-        other.call.outcome != "client_gone"
-        and one.call.started_ns < other.call.ended_ns
-        and other.call.started_ns < one.call.ended_ns
-        and other.call.key.call_id != one.call.key.call_id
-        for other in turn.tries
-    )
+def _spans(tries: list[Try]) -> dict[str, tuple[int, int]]:
+    """From when to when each call ran, all its attempts together, in nanoseconds."""
+    spans: dict[str, tuple[int, int]] = {}
+    for one in tries:
+        call = one.call
+        started, ended = spans.get(call.key.call_id, (call.started_ns, call.ended_ns))
+        spans[call.key.call_id] = min(started, call.started_ns), max(ended, call.ended_ns)
+    return spans

@@ -73,6 +73,11 @@ class Turn:
         return self.tries[0]
 
     @property
+    def voice(self) -> Voice:
+        """Whoever is named: in a try that died with its proxy nobody is."""
+        return next((one.voice for one in self.tries if one.voice != (None, None)), (None, None))
+
+    @property
     def prompt_end(self) -> Position | None:
         """Where the prompt ends; None while no try of it has ids."""
         return next((one.prompt_end for one in self.tries if one.prompt_end is not None), None)
@@ -112,7 +117,7 @@ class Context:
 
     @property
     def voice(self) -> Voice:
-        return self.root.first.voice
+        return self.root.voice
 
 
 def begins_with(one: Try, other: Try) -> bool:

@@ -16,7 +16,7 @@ from gyre.treebuilder.score import AttemptKey
 from gyre.treebuilder.store.folder import TreesFolder, digest_in
 from gyre.treebuilder.store.schema import FORMAT_VERSION, SCHEMA_VERSION, TABLES
 
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Counts up when the same log and options would give other trees than an earlier gyre built."""
 _COLUMNS = ["execution_id", "execution_attempt", "log_digest"]
 

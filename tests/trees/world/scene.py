@@ -20,7 +20,7 @@ from gyre.treebuilder.call import Call
 from gyre.treebuilder.store.read import read_trees
 from gyre.treebuilder.trees import CallKey, Confidence, ExecutionTree, Link
 from gyre.treebuilder.verify import verify_trees
-from tests.log.builders import LogBuilder, Worker, address
+from tests.log.builders import LogBuilder, Worker, address, body_of
 from tests.trees.world.labels import Headers, Who, labels_of
 
 Body = dict[str, Any]
@@ -55,16 +55,19 @@ class Scene:
         kind: str = "turn",
         times: tuple[int, int] | None = None,
         stripped: bool = False,
+        tried: Sequence[tuple[int, int]] = (),
         **fields: Any,
     ) -> str:
         """One row of the log; `times` in milliseconds where calls overlap. `stripped`: the template leaves
-        reasoning out."""
+        reasoning out. `tried`: times of attempts at other engines before, each a row without the request."""
         started, ended = times or (self.clock + 10, self.clock + 100)
         self.clock = max(self.clock, ended)
-        call = Call(CallKey(name), started_ns=START + started * MS, ended_ns=START + ended * MS)
+        key = CallKey(name, len(tried))
+        call = Call(key, started_ns=START + started * MS, ended_ns=START + ended * MS)
         call.messages = [self._address(message) for message in messages]
         call.tools = tuple(self._address({"type": "function", "function": {"name": tool}}) for tool in tools)
-        call.request_digest = xxhash.xxh3_128_digest(" ".join((*call.messages, "", *call.tools)).encode())
+        sent = body_of(*([self.bodies[each] for each in part] for part in (call.messages, call.tools)))
+        call.request_digest = xxhash.xxh3_128_digest(sent)
         call.response = None if answer is None else json.dumps(answer).encode()
         whole = fields.get("outcome", "ok") == "ok" and fields.get("finish_reason") != "length"
         if self.ids and answer is not None:
@@ -76,7 +79,7 @@ class Scene:
             setattr(call, field_name, value)
         if self.headers is Headers.NONE:
             call.retry_count = None
-        self.calls.append(call)
+        self.calls += [*(_failed_over(call, n, *span) for n, span in enumerate(tried)), call]
         return name
 
     def tree(self) -> ExecutionTree:
@@ -90,13 +93,13 @@ class Scene:
 
         The same execution goes from a log to trees on disk, and these are proven.
         """
-        story = {link.call.call_id: line(link) for link in self.tree().links}
+        story = _story(self.tree())
         with TemporaryDirectory() as folder:
             logs, trees = Path(folder) / "logs", Path(folder) / "trees"
             self.write(LogBuilder(logs).worker())
             assert build_trees(logs, trees).ok
             assert verify_trees(trees) == []
-            assert {link.call.call_id: line(link) for link in read_trees(trees).tree("e1").links} == story
+            assert _story(read_trees(trees).tree("e1")) == story
         return story
 
     def write(self, worker: Worker) -> None:
@@ -111,6 +114,7 @@ class Scene:
                 outcome=call.outcome,
                 finish_reason=call.finish_reason,
                 response=call.response,
+                request_digest=call.request_digest,
                 capture_flags=list(call.flags),
             )
             if call.suffix is not None and call.logprobs is not None:
@@ -155,6 +159,29 @@ class Scene:
 
     def numbered(self, words: list[str]) -> Any:
         return np.array([self.words.setdefault(word, len(self.words)) for word in words], np.int32)
+
+
+def _failed_over(call: Call, attempt: int, started: int, ended: int) -> Call:
+    """An attempt at another engine, as the log has it: of the request no more than the digest."""
+    return Call(
+        CallKey(call.key.call_id, attempt),
+        request_digest=call.request_digest,
+        started_ns=START + started * MS,
+        ended_ns=START + ended * MS,
+        outcome="upstream_error",
+        session_id=call.session_id,
+        agent_id=call.agent_id,
+        parent_agent_id=call.parent_agent_id,
+        hints=call.hints,
+        retry_count=call.retry_count,
+    )
+
+
+def _story(tree: ExecutionTree) -> dict[str, str]:
+    last = {link.call.call_id: link.call for link in sorted(tree.links, key=lambda link: link.call.attempt)}
+    tried = [link for link in tree.links if link.call != last[link.call.call_id]]
+    more = {f"{link.call.call_id} try {link.call.attempt}": line(link) for link in tried}
+    return more | {link.call.call_id: line(link) for link in tree.links if link not in tried}
 
 
 def line(link: Link) -> str:
