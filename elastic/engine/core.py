@@ -120,7 +120,7 @@ class Core:
         if batch:
             self._counts.steps += 1
             self._compute(ordered(batch))
-        return bool(batch) or bool(self.running)
+        return bool(batch or self.running or (self.roster.waiting and self.admits))
 
     def _admit(self) -> None:
         """Start waiting sequences, as far as slots and memory reach."""
@@ -177,27 +177,22 @@ class Core:
     def _make_room(self, work: Work) -> None:
         sequence = work.sequence
         tokens = sequence.computed + work.count
-        more = self.memory.growth(sequence, tokens)
-        while more and self.memory.used(self.running) + more > self.memory.limit_bytes:
-            if not self.memory.give_up() and not self._preempt(sequence):
-                limit = f"{self.memory.limit_bytes >> 20} MiB of memory for keys and values"
-                self._end_with(sequence, f"the {limit} are full at {sequence.computed} tokens")
-                return
         try:
-            sequence.reserve(tokens)
+            while sequence in self.running and not self.memory.grow(sequence, tokens, self.running):
+                if len(self.running) == 1:
+                    limit = f"{self.memory.limit_bytes >> 20} MiB of memory for keys and values"
+                    self._end_with(sequence, f"the {limit} are full at {sequence.computed} tokens")
+                else:
+                    self._preempt(self.running[-1])
         except (RuntimeError, MemoryError) as error:
             self._fail(sequence, error)
 
-    def _preempt(self, sequence: Sequence) -> bool:
-        """Take the memory of the last running sequence other than this one; it is computed anew later."""
-        other = next((one for one in reversed(self.running) if one is not sequence), None)
-        if other is None:
-            return False
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take a sequence's memory; it is computed anew later."""
         self._counts.preemptions += 1
-        self.memory.drop(other)
-        other.begin_again()
-        self.roster.requeue(other)
-        return True
+        self.memory.drop(sequence)
+        sequence.begin_again()
+        self.roster.requeue(sequence)
 
     def _compute(self, batch: list[Work]) -> None:
         try:

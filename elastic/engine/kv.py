@@ -56,9 +56,9 @@ class SequenceKV:
         return self.capacity * self.shape.token_bytes
 
     def reserve(self, tokens: int) -> None:
-        """Make room for positions [0, tokens)."""
+        """Make room for positions [0, tokens), rounded up."""
         if tokens > self.capacity:
-            data = self.shape.empty(grown(self.capacity, tokens))
+            data = self.shape.empty(rounded(tokens))
             data[:, :, :, : self.length] = self.data[:, :, :, : self.length]
             self._hold(data)
 
@@ -106,8 +106,3 @@ class SequenceKV:
 
 def rounded(tokens: int) -> int:
     return -(-tokens // GRAIN) * GRAIN
-
-
-def grown(capacity: int, tokens: int) -> int:
-    """The capacity that `reserve` takes: half as much again, so that appends are linear in the end."""
-    return rounded(max(tokens, capacity + capacity // 2))

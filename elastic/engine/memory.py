@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gyre.elastic.engine.kv import KVShape, SequenceKV, grown, rounded
+from gyre.elastic.engine.kv import GRAIN, KVShape, SequenceKV, rounded
 from gyre.elastic.engine.prefix import PrefixStore
 from gyre.elastic.engine.sequence import Sequence
 from gyre.proxy.errors import RequestError
@@ -23,18 +23,19 @@ class Memory:
         self.imported: dict[str, tuple[list[int], SequenceKV]] = {}
 
     def used(self, running: Iterable[Sequence]) -> int:
-        moved = sum(kv.nbytes for _, kv in self.imported.values())
-        return moved + self.store.nbytes + sum(held.kv.nbytes for held in running if held.kv)
+        # Also asked by other threads while this one works: hence the copies.
+        moved = sum(kv.nbytes for _, kv in list(self.imported.values()))
+        return moved + self.store.nbytes + _held(list(running))
 
     def room_of(self, sequence: Sequence) -> int:
         """The capacity in tokens that a sequence starts with."""
         left = sequence.request.max_tokens - sequence.output_length
-        return rounded(len(sequence.ids) + min(left, AHEAD))
+        most = self.limit_bytes // self.shape.token_bytes // GRAIN * GRAIN
+        return min(rounded(len(sequence.ids) + min(left, AHEAD)), most)
 
     def fits(self, tokens: int, running: Iterable[Sequence]) -> bool:
         """Whether `tokens` more could be held beside `running`, once everything kept is given up."""
-        held = sum(one.kv.nbytes for one in running if one.kv)
-        return held + rounded(tokens) * self.shape.token_bytes <= self.limit_bytes
+        return _held(running) + rounded(tokens) * self.shape.token_bytes <= self.limit_bytes
 
     def claim(self, sequence: Sequence) -> None:
         """Hand over the imported KV that a request names.
@@ -66,7 +67,8 @@ class Memory:
             # The last token is always computed: its logits are what the next one is drawn from.
             kv = self.store.take(sequence.array[:-1], room=room) if reusable else None
             sequence.kv = kv or SequenceKV(self.shape, room)
-        sequence.cached_tokens = min(sequence.kv.length, sequence.prompt_length)
+        if not sequence.told:
+            sequence.cached_tokens = min(sequence.kv.length, sequence.prompt_length)
 
     def shrink(self, running: Iterable[Sequence]) -> bool:
         """Give up kept memory until the limit holds; False: the running ones alone are above it."""
@@ -80,15 +82,30 @@ class Memory:
         if self.store.evict():
             return True
         if self.imported:
-            del self.imported[next(iter(self.imported))]
+            _, kv = self.imported.pop(next(iter(self.imported)))
+            self.store.forget(kv)
             return True
         return False
 
-    def growth(self, sequence: Sequence, tokens: int) -> int:
-        """Bytes that `reserve(tokens)` would add."""
-        assert sequence.kv is not None
-        more = grown(sequence.kv.capacity, tokens) - sequence.kv.capacity
-        return more * self.shape.token_bytes if tokens > sequence.kv.capacity else 0
+    def grow(self, sequence: Sequence, tokens: int, running: list[Sequence]) -> bool:
+        """Room for positions [0, tokens); what is kept gives way. False: the running ones need it.
+
+        Raises:
+            RuntimeError, MemoryError: the machine has none left.
+        """
+        kv = sequence.kv
+        assert kv is not None
+        if tokens <= kv.capacity:
+            return True
+        # Half as much again where there is room, so that appends are linear in the end.
+        for capacity in (rounded(max(tokens, kv.capacity + kv.capacity // 2)), rounded(tokens)):
+            more = capacity - kv.capacity
+            if self.fits(more, running):
+                while self.used(running) + more * self.shape.token_bytes > self.limit_bytes:
+                    self.give_up()
+                kv.reserve(capacity)
+                return True
+        return False
 
     def keep(self, sequence: Sequence, version: str) -> None:
         """A sequence has ended: others may go on from it, unless older weights had a part in it."""
@@ -109,3 +126,7 @@ class Memory:
         """Keep nothing: the weights change, or the machine's memory is short."""
         self.store.clear()
         self.imported.clear()
+
+
+def _held(sequences: Iterable[Sequence]) -> int:
+    return sum(kv.nbytes for one in sequences if (kv := one.kv) is not None)

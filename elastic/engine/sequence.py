@@ -53,10 +53,6 @@ class Sequence:
     def pending(self) -> int:
         return len(self.ids) - self.computed
 
-    def reserve(self, tokens: int) -> None:
-        assert self.kv is not None
-        self.kv.reserve(tokens)
-
     def advance(self, tokens: int, version: str) -> None:
         """`tokens` more are computed, with the weights of `version`."""
         assert self.kv is not None
