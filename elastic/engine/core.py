@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gyre.elastic.engine.door import require_sound
+from gyre.elastic.engine.door import require_one_prompt, require_sound
 from gyre.elastic.engine.forward import Logits, Work, forward, ordered, probe_shape
 from gyre.elastic.engine.limits import Counters, EngineLimits, EngineStats
 from gyre.elastic.engine.memory import Memory
@@ -73,6 +73,7 @@ class Core:
         """
         for request, _ in choices:
             require_sound(request, self.model, self.limits, self.memory.shape)
+        require_one_prompt([request for request, _ in choices])
         self.roster.require_new([request.request_id for request, _ in choices])
         if len(self.roster.waiting) >= self.limits.queue:
             raise RequestError("the engine is overloaded: its queue is full", 503, "overloaded")
@@ -249,18 +250,23 @@ class Core:
         if not sequence.tokens and kv.only(self.version):
             self.memory.store.put(sequence.ids, kv, lent=True)
         siblings, sequence.siblings = sequence.siblings, []
+        late = []
         for sibling in siblings:
-            sibling.prompt_logprobs = list(sequence.prompt_logprobs)
             room = self.memory.room_of(sibling)
-            if len(self.running) < self.limits.slots and self.memory.fits(room, self.running):
+            if len(self.running) == self.limits.slots or not self.memory.fits(room, self.running):
+                late.append(sibling)
+                continue
+            self.roster.start(sibling)
+            try:
                 sibling.kv = kv.copy(kv.length, room)
-                sibling.cached_tokens = sequence.cached_tokens
-                self.roster.start(sibling)
-                self.memory.shrink(self.running)
-                yield sibling
-            else:
-                sibling.begin_again()
-                self.roster.requeue(sibling)
+            except (RuntimeError, MemoryError) as error:
+                self._fail(sibling, error)
+                continue
+            sibling.cached_tokens = sequence.cached_tokens
+            sibling.prompt_logprobs = list(sequence.prompt_logprobs)
+            self.memory.shrink(self.running)
+            yield sibling
+        self.roster.put_back(late)
 
     def _take(self, sequence: Sequence, drawn: Draw, logits_V: torch.Tensor) -> None:
         """Append the token that was drawn, tell of it, and see whether it was the last."""
@@ -324,7 +330,11 @@ class Core:
         """New weights, between two steps; `in_flight` says what becomes of the running sequences' KV.
 
         `keep`: they go on with it. `recompute`: it is computed anew. `abort`: they end.
+
+        Raises:
+            RequestError: 409, other weights had this version's name; nothing has happened.
         """
+        self._require_free(version, staged.digest)
         if in_flight == "abort":
             self.abort([one.request.request_id for one in self.running])
         staged.copy_into(self.model)
@@ -335,8 +345,13 @@ class Core:
         self.version, self.digests[version] = version, staged.digest
         self._counts.publications += 1
 
+    def _require_free(self, version: str, digest: str) -> None:
+        if self.digests.get(version, digest) != digest:
+            raise RequestError(f"version `{version}` is of other weights", 409, "version_in_use")
+
     def rename(self, version: str) -> None:
-        """The weights as they are get another version's name."""
+        """The weights as they are get another version's name; 409 where other weights had it."""
+        self._require_free(version, self.digest)
         self.version, self.digests[version] = version, self.digest
         self.memory.clear()
 

@@ -29,8 +29,28 @@ def require_sound(
         raise RequestError(
             f"`output_token_ids` has {len(request.output_ids)} of `max_tokens` {request.max_tokens}"
         )
-    _require_length(len(request.prompt_ids), request.max_tokens, limits, shape)
+    _require_length(request, limits, shape)
     _require_sampling(request.sampling)
+    counts = {"logprobs": request.top_logprobs, "prompt_logprobs": request.prompt_logprobs or 0}
+    for name, count in counts.items():
+        if count < 0:
+            raise RequestError(f"`{name}` is {count}, must be 0 or more")
+    if request.kv_id is not None and request.prompt_logprobs is not None:
+        raise RequestError("`prompt_logprobs` are computed with the prompt: not with a `kv_id`")
+
+
+def require_one_prompt(choices: Sequence[GenerationRequest]) -> None:
+    """Raises:
+    RequestError: the choices of a call do not begin with the same tokens, which are computed once.
+    """
+    first = choices[0]
+    for other in choices[1:]:
+        if (list(other.prompt_ids), list(other.output_ids), other.prompt_logprobs) != (
+            list(first.prompt_ids),
+            list(first.output_ids),
+            first.prompt_logprobs,
+        ):
+            raise RequestError("the choices of a call have one prompt, and one beginning of the output")
 
 
 def _require_known(name: str, ids: Sequence[int], vocab_size: int) -> None:
@@ -39,14 +59,15 @@ def _require_known(name: str, ids: Sequence[int], vocab_size: int) -> None:
         raise RequestError(f"`{name}` has the id {wrong}, the model knows 0 to {vocab_size - 1}")
 
 
-def _require_length(prompt: int, output: int, limits: EngineLimits, shape: KVShape) -> None:
+def _require_length(request: GenerationRequest, limits: EngineLimits, shape: KVShape) -> None:
+    prompt, output = len(request.prompt_ids), request.max_tokens
     if prompt + output > limits.ctx:
         raise RequestError(
             f"this model's maximum context length is {limits.ctx} tokens, but {prompt} in the prompt "
             f"and `max_tokens` {output} make {prompt + output}",
             code="context_length_exceeded",
         )
-    needed = rounded(prompt + 1) * shape.token_bytes
+    needed = rounded(prompt + len(request.output_ids) + 1) * shape.token_bytes
     if needed > limits.kv_bytes:
         raise RequestError(
             f"the prompt's keys and values take {needed >> 20} MiB, the engine has {limits.kv_bytes >> 20}",

@@ -94,8 +94,10 @@ def _name_here(core: Core, conversation: ConversationKV, span: Span) -> str:
     digest = conversation.digests[span.version]
     if digest == core.digest:
         return core.version
-    core.digests.setdefault(span.version, digest)
-    return span.version
+    taken = core.digests.setdefault(span.version, digest) != digest
+    name = f"{span.version}@{digest}" if taken else span.version
+    core.digests[name] = digest
+    return name
 
 
 def _conversation(

@@ -22,6 +22,9 @@ BLOCK = 64
 FEW = 1024
 """How many of the most probable ids are sorted for `top_p`, unless their mass does not reach it."""
 
+COLD = 1e-30
+"""Lower temperatures are as this one: greedy but for ties."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -117,7 +120,8 @@ def _neutral(row: Row) -> bool:
 
 def _shaped(logits_V: torch.Tensor, peak: torch.Tensor, row: Row) -> tuple[int, float]:
     """Draw with temperature and cuts; the order is vLLM's: min_p, top_k, top_p."""
-    weights_V = torch.exp((logits_V - peak) / row.params.temperature)
+    # fp32 has no number for a temperature of 1e-50: 0 / 0 would be the result.
+    weights_V = torch.exp((logits_V - peak) / max(row.params.temperature, COLD))
     floor = threshold(weights_V, row.params)
     weights_V = torch.where(weights_V >= floor, weights_V, 0.0)
     blocks_1N = _blocks(weights_V[None])
@@ -157,6 +161,7 @@ def _invert(weights_BV: torch.Tensor, blocks_BN: torch.Tensor, rows: Sequence[Ro
     targets_B1 = torch.minimum(noise.to(ends_BN.device)[:, None] * totals_B1, totals_B1 * (1 - 2**-52))
     block_B1 = torch.searchsorted(ends_BN, targets_B1, right=True)
     rest_B1 = targets_B1 - (ends_BN.gather(1, block_B1) - blocks_BN.gather(1, block_B1))
+    rest_B1.clamp_(min=0)  # rounding can make it less, and the first id would be chosen whatever its weight
     index_BK = (block_B1 * BLOCK + torch.arange(BLOCK, device=block_B1.device)).clamp_(
         max=weights_BV.shape[1] - 1
     )
