@@ -86,6 +86,8 @@ class Calls:
         Raises:
             RequestError: the engine refuses one of them; then none is left there.
         """
+        if self.stopping:
+            raise RequestError("the engine is stopping", 503, "stopping")
         self._loop = asyncio.get_running_loop()
         for output in call.outputs:
             output.on_finish = lambda: self._tell(call)
@@ -120,7 +122,8 @@ class Calls:
 
     def after_step(self) -> None:
         if self._told and self._loop:
-            self._loop.call_soon_threadsafe(self._wake)
+            with suppress(RuntimeError):  # the loop has ended, and all calls with it
+                self._loop.call_soon_threadsafe(self._wake)
 
     def _tell(self, call: Call) -> None:
         if not call.told:

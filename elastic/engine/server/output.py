@@ -49,6 +49,8 @@ class Output:
         self._parser = parser
         self._stop_ids = stop_ids
         self._length = 0
+        self._whole = True
+        """Every token that was told is in the lists."""
 
     @property
     def matched(self) -> str | None:
@@ -75,11 +77,16 @@ class Output:
         self.on_news()
 
     def token(self, token: Token) -> bool:
+        self._whole = False
         ended = self._add(token)
+        self._whole = True
         self.on_news()
         return ended
 
     def finished(self, finish: Finish) -> None:
+        if not self._whole:
+            # A fault of ours must not pass for the reply's end.
+            finish = Finish(reason=FinishReason.ERROR, error="its tokens could not be read as text")
         if finish.reason not in _GOES_ON:
             self._say(self._stops.add(self._detokenizer.flush()) + self._stops.flush())
             self.pieces += self._parser.finish()

@@ -76,8 +76,6 @@ class Service:
             return {}
 
     async def _begin(self, request: Request, wire: Wire, read: Read) -> Answer:
-        if self.calls.stopping:
-            raise RequestError("the engine is stopping", 503, "stopping")
         arrived = time.perf_counter()
         raw = await read_body(request)
         call, frame = await in_thread_if_large(read, raw)
