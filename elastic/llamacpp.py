@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gyre.elastic.endpoint import Engine, require_free, require_loopback
-from gyre.elastic.packaged import SMOLLM2, smollm2_file
+from gyre.elastic.packaged import SMOLLM2, require_packages, smollm2_file
 from gyre.proxy.errors import EngineError
 
 QUIET, CHATTY = 0, 3
@@ -66,8 +65,7 @@ def find_model(model: str) -> tuple[str, Path]:
 
 
 def _start(settings: LlamaCppSettings, name: str, path: Path) -> Any:
-    if find_spec("xllamacpp") is None:
-        raise EngineError("the package `xllamacpp` is not installed", "run `pip install 'gyre-rl[demo]'`")
+    require_packages("demo", "xllamacpp")
     import xllamacpp
 
     params = xllamacpp.CommonParams()

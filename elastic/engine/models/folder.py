@@ -1,0 +1,153 @@
+"""A Hugging Face folder: its configuration, weights and tokenizer, or the reason why it is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from tokenizers import Tokenizer
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from gyre.elastic.engine.models.check import ELSEWHERE, check_config
+from gyre.elastic.engine.models.quiet import quietly
+from gyre.proxy.errors import EngineError
+
+_STRICT = {"local_files_only": True, "trust_remote_code": False}
+_FAULTS = (
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+    TypeError,
+    ValueError,
+)
+"""What transformers raises about files that it cannot use."""
+
+
+def require(path: Path) -> None:
+    """EngineError unless `path` is a folder with a configuration in it."""
+    if path.suffix == ".gguf":
+        raise EngineError(f"transformers does not run `{path}`", "use `--runtime llamacpp`")
+    if not path.exists():
+        raise EngineError(
+            f"no such model: `{path}`", "use `smollm2`, `tiny` or the path of a Hugging Face folder"
+        )
+    if not path.is_dir():
+        raise EngineError(f"`{path}` is no folder", "give the Hugging Face folder that the file lies in")
+    if not (path / "config.json").is_file():
+        adapter = (path / "adapter_config.json").is_file()
+        hint = "merge the adapter into its model first" if adapter else "give a Hugging Face folder"
+        raise EngineError(f"`{path}` has no config.json", hint)
+
+
+def load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """The network on the CPU and its tokenizer. No code of the folder is ever run.
+
+    The weights may be a map of the file: clone them before the file can change.
+    """
+    with quietly():
+        config = _read_config(path)
+        tokenizer = _read_tokenizer(path)
+        return _read_weights(path, config, dtype), tokenizer
+
+
+def _read_config(path: Path) -> PreTrainedConfig:
+    file = path / "config.json"
+    raw = _read_json(file)
+    kind = raw.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        if "auto_map" in raw:
+            raise EngineError(f"`{path}` needs code of its own to run, which gyre never executes", ELSEWHERE)
+        raise EngineError(f"transformers {transformers.__version__} knows no model type `{kind}` ({file})")
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(path, **_STRICT)
+    except _FAULTS as error:
+        raise EngineError(f"`{file}` is not usable: {_line(error)}") from error
+    check_config(config)
+    _require_causal_lm(path, config)
+    return config
+
+
+def _require_causal_lm(path: Path, config: PreTrainedConfig) -> None:
+    """Weights of a classifier would load into a language model too, with a random head."""
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise EngineError(f"`{path}` is no causal language model (model type `{config.model_type}`)")
+    causal: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    names = {kind.__name__ for kind in (causal if isinstance(causal, tuple) else (causal,))}
+    if config.architectures and names.isdisjoint(config.architectures):
+        raise EngineError(f"`{path}` is no causal language model but `{config.architectures[0]}`")
+
+
+def _read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise EngineError(
+            f"`{path}` has no tokenizer.json: the engine uses fast tokenizers only",
+            "transformers writes one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+        )
+    try:
+        Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers has no narrower one
+        raise EngineError(f"`{file}` is no tokenizer: {_line(error)}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, **_STRICT)
+    except _FAULTS as error:
+        raise EngineError(f"the tokenizer of `{path}` is not usable: {_line(error)}") from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise EngineError(f"`{path}` has no fast tokenizer but a `{type(tokenizer).__name__}`")
+    return tokenizer
+
+
+def _read_weights(path: Path, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    auto: Any = AutoModelForCausalLM
+    how = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    try:
+        model, report = auto.from_pretrained(path, config=config, dtype=dtype, **how, **_STRICT)
+    except _FAULTS as error:
+        raise EngineError(f"the weights of `{path}` are not usable: {_line(error)}") from error
+    _require_all(path, "lack", report["missing_keys"])
+    _require_all(path, "have, but the model does not:", report["unexpected_keys"])
+    _require_all(path, "have another shape for", {name for name, *_ in report["mismatched_keys"]})
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _require_all(path: Path, what: str, names: Iterable[str]) -> None:
+    """transformers fills gaps with random numbers and leaves out what it does not know."""
+    if found := sorted(names):
+        shown = ", ".join(f"`{name}`" for name in found[:3]) + (" and others" if found[3:] else "")
+        raise EngineError(
+            f"the weights of `{path}` {what} {shown}", "its config.json and its weights belong to two models"
+        )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise EngineError(f"cannot read `{file}`: {_line(error)}") from error
+    if not isinstance(document, dict):
+        raise EngineError(f"`{file}` is no JSON object")
+    return document
+
+
+def _line(error: Exception) -> str:
+    """The first line of a message that may have twenty."""
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,109 @@
+"""Loading a model by name or folder, and refusing what the engine cannot serve exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from gyre.elastic.engine.models import folder, smollm2
+from gyre.elastic.engine.models.check import check_structure, vocab_size
+from gyre.elastic.engine.models.compare import check_logits
+from gyre.elastic.engine.models.loaded import LoadedModel
+from gyre.elastic.engine.models.template import own_template, read_template, stop_ids
+from gyre.elastic.engine.models.tiny import TINY, make_tiny
+from gyre.elastic.engine.settings import Device, Dtype
+from gyre.elastic.packaged import SMOLLM2
+from gyre.proxy.errors import EngineError
+
+_DTYPES = {Dtype.FP32: torch.float32, Dtype.BF16: torch.bfloat16}
+
+
+def load_model(
+    model: str,
+    *,
+    device: Device = Device.AUTO,
+    dtype: Dtype = Dtype.FP32,
+    chat_template: Path | None = None,
+    seed: int = 0,
+    ctx: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> LoadedModel:
+    """The model in memory of its own, checked against its own plain forward pass.
+
+    `progress` is told of work that takes more than a moment. Raises EngineError, which says what is
+    wrong with the model, the device or the template, and what to do about it.
+    """
+    place = _device(device)
+    name, network, tokenizer = _find(model, _DTYPES[dtype], seed, progress)
+    template = read_template(chat_template, tokenizer) if chat_template else own_template(tokenizer)
+    positions = _max_positions(name, network, ctx)
+    check_structure(network)
+    _settle(network, place)
+    check_logits(network)
+    return LoadedModel(
+        name=name,
+        model=network,
+        tokenizer=tokenizer,
+        chat_template=template,
+        stop_ids=stop_ids(network.generation_config, tokenizer, template),
+        vocab_size=vocab_size(network),
+        max_positions=positions,
+    )
+
+
+def _find(
+    model: str, dtype: torch.dtype, seed: int, progress: Callable[[str], None]
+) -> tuple[str, PreTrainedModel, PreTrainedTokenizerFast]:
+    """The name to serve it under, the network (its memory may be a map of a file) and its tokenizer."""
+    if model == TINY:
+        tiny = make_tiny(seed)
+        for parameter in tiny.model.parameters():  # not `to`: it would round the rotary frequencies too
+            parameter.data = parameter.data.to(dtype)
+        return TINY, tiny.model, tiny.tokenizer
+    if model == SMOLLM2:
+        return SMOLLM2, *folder.load(smollm2.rebuilt(progress), dtype)
+    path = Path(model).expanduser()
+    folder.require(path)
+    return path.resolve().name, *folder.load(path, dtype)
+
+
+def _device(device: Device) -> torch.device:
+    available = {
+        Device.CPU: True,
+        Device.CUDA: torch.cuda.is_available(),
+        Device.MPS: torch.backends.mps.is_available(),
+    }
+    if device == Device.AUTO:
+        device = Device.CUDA if available[Device.CUDA] else Device.CPU
+    if not available[device]:
+        raise EngineError(f"torch sees no `{device}` device here", "`--device cpu` runs anywhere")
+    return torch.device(device)
+
+
+def _settle(network: PreTrainedModel, device: torch.device) -> None:
+    """Weights in memory of their own: whoever overwrites the file must not change a running model."""
+    network.eval().requires_grad_(False)
+    try:
+        for tensor in (*network.parameters(), *network.buffers()):
+            tensor.data = tensor.data.clone()
+        torch.nn.Module.to(network, device)
+    except RuntimeError as error:  # out of memory, in torch's words
+        raise EngineError(f"the weights do not fit into the memory of `{device}`: {error}") from error
+
+
+def _max_positions(name: str, network: PreTrainedModel, ctx: int | None) -> int:
+    """How many tokens the model serves; EngineError when that is fewer than `ctx`."""
+    values = network.config.get_text_config().to_dict()
+    positions = values.get("max_position_embeddings")
+    if positions is None:
+        raise EngineError(f"the config.json of `{name}` has no `max_position_embeddings`")
+    rope = values.get("rope_parameters") or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        # Beyond the original length these rotate every position anew, by the longest of the batch.
+        positions = min(positions, rope.get("original_max_position_embeddings", positions))
+    if ctx is not None and ctx > positions:
+        raise EngineError(f"`{name}` has {positions} positions, fewer than `--ctx {ctx}`")
+    return int(positions)
