@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gyre.elastic.engine.door import require_one_prompt, require_sound
+from gyre.elastic.engine.door import overloaded, require_one_prompt, require_sound
 from gyre.elastic.engine.forward import Logits, Work, forward, ordered, probe_shape
 from gyre.elastic.engine.limits import Counters, EngineLimits, EngineStats
 from gyre.elastic.engine.memory import Memory
@@ -75,10 +75,10 @@ class Core:
             require_sound(request, self.model, self.limits, self.memory.shape)
         require_one_prompt([request for request, _ in choices])
         self.roster.require_new([request.request_id for request, _ in choices])
-        if len(self.roster.waiting) >= self.limits.queue:
-            raise RequestError("the engine is overloaded: its queue is full", 503, "overloaded")
+        if len(self.roster) + len(choices) > self.limits.slots + self.limits.queue:
+            raise overloaded()
         sequences = [Sequence.of(request, listener) for request, listener in choices]
-        self.memory.claim(sequences[0])
+        self.memory.require_imported(sequences[0])
         self.roster.add(sequences)
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -196,9 +196,10 @@ class Core:
         self.roster.requeue(sequence)
 
     def _compute(self, batch: list[Work]) -> None:
+        # Whatever a model raises on a batch: one request must not end the others.
         try:
             logits = forward(self.model.model, batch)
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
             self._isolate(batch, error)
             return
         self._read_prompts(batch, logits)
@@ -336,11 +337,12 @@ class Core:
         """
         self._require_free(version, staged.digest)
         if in_flight == "abort":
-            self.abort([one.request.request_id for one in self.running])
+            calls = [[one, *one.siblings] for one in self.running]
+            self.abort([one.request.request_id for call in calls for one in call])
         staged.copy_into(self.model)
         self.memory.clear()
-        if in_flight == "recompute":
-            for sequence in self.roster:
+        for sequence in self.roster:
+            if in_flight == "recompute" or not sequence.keeps_kv:
                 sequence.begin_again()
         self.version, self.digests[version] = version, staged.digest
         self._counts.publications += 1

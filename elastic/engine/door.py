@@ -85,3 +85,7 @@ def _require_sampling(params: SamplingParams) -> None:
         raise RequestError(f"`min_p` is {params.min_p}, must be between 0 and 1")
     if params.top_k < 0:
         raise RequestError(f"`top_k` is {params.top_k}, must be 0 (all) or more")
+
+
+def overloaded() -> RequestError:
+    return RequestError("the engine is overloaded: its queue is full", 503, "overloaded")

@@ -12,7 +12,7 @@ class EngineLimits:
     slots: int = 16
     """Sequences that are computed at the same time."""
     queue: int = 256
-    """Sequences that may wait for a slot."""
+    """Sequences that may wait beside those that run."""
     kv_bytes: int = 2 << 30
     """Memory for keys and values, of running sequences and kept ones."""
     step_tokens: int = 256

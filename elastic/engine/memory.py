@@ -37,23 +37,25 @@ class Memory:
         """Whether `tokens` more could be held beside `running`, once everything kept is given up."""
         return _held(running) + rounded(tokens) * self.shape.token_bytes <= self.limit_bytes
 
-    def claim(self, sequence: Sequence) -> None:
-        """Hand over the imported KV that a request names.
-
-        Raises:
-            RequestError: 409, it is not here, or is of other tokens.
+    def require_imported(self, sequence: Sequence) -> None:
+        """Raises:
+        RequestError: 409, the KV that the request names is not here, or is of other tokens.
         """
         kv_id = sequence.request.kv_id
         if kv_id is None:
             return
-        ids, kv = self.imported.get(kv_id, ([], None))
-        if kv is None or sequence.ids[: len(ids)] != ids:
-            why = "is not here" if kv is None else "is of other tokens"
+        ids, _ = self.imported.get(kv_id, (None, None))
+        if ids is None or sequence.ids[: len(ids)] != ids:
+            why = "is not here" if ids is None else "is of other tokens"
             raise RequestError(f"`kv_id` {kv_id} {why}", 409, "kv_unknown", "continue from the ids alone")
-        del self.imported[kv_id]
-        self.store.forget(kv)
-        kv.truncate(len(sequence.ids) - 1)
-        sequence.kv = kv
+
+    def _take_imported(self, sequence: Sequence) -> SequenceKV | None:
+        """None also where it had to give way while the sequence waited: then it is computed anew."""
+        _, kv = self.imported.pop(sequence.request.kv_id or "", (None, None))
+        if kv is not None:
+            self.store.forget(kv)
+            kv.truncate(len(sequence.ids) - 1)
+        return kv
 
     def start(self, sequence: Sequence) -> None:
         """Give a sequence its memory, with what is known of its first tokens.
@@ -62,6 +64,7 @@ class Memory:
             RuntimeError, MemoryError: the machine has none left.
         """
         room = self.room_of(sequence)
+        sequence.kv = sequence.kv or self._take_imported(sequence)
         if sequence.kv is None:
             reusable = sequence.request.prompt_logprobs is None
             # The last token is always computed: its logits are what the next one is drawn from.

@@ -53,6 +53,11 @@ class Sequence:
     def pending(self) -> int:
         return len(self.ids) - self.computed
 
+    @property
+    def keeps_kv(self) -> bool:
+        """False while log-probabilities of the prompt are collected: they are told as one version's."""
+        return self.told or self.request.prompt_logprobs is None
+
     def advance(self, tokens: int, version: str) -> None:
         """`tokens` more are computed, with the weights of `version`."""
         assert self.kv is not None

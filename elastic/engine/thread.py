@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from gyre.elastic.engine.core import Core
-from gyre.elastic.engine.door import require_sound
+from gyre.elastic.engine.door import overloaded, require_sound
 from gyre.elastic.engine.limits import EngineStats
 from gyre.elastic.engine.request import GenerationRequest, Listener
 from gyre.proxy.errors import RequestError
@@ -53,8 +53,8 @@ class EngineThread:
         core = self._core
         for request, _ in choices:
             require_sound(request, core.model, core.limits, core.memory.shape)
-        if len(core.roster.waiting) + len(self._inbox) >= core.limits.queue:
-            raise RequestError("the engine is overloaded: its queue is full", 503, "overloaded")
+        if len(core.roster) + len(self._inbox) + len(choices) > core.limits.slots + core.limits.queue:
+            raise overloaded()
         return self.call(lambda core: core.add(choices))
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -97,14 +97,12 @@ class EngineThread:
         while not self._closed:
             self._work_off()
             busy = self._step()
-            if self.after_step is not None:
-                self.after_step()
+            self._tell()
             if not busy:
                 self._sleep()
         self._work_off()
         self._core.pause("abort")
-        if self.after_step is not None:
-            self.after_step()
+        self._tell()
 
     def _work_off(self) -> None:
         while self._inbox:
@@ -118,6 +116,14 @@ class EngineThread:
             log.exception("a step of the engine failed: all its requests end")
             self._core.fail_all("the engine failed; see its log")
             return True
+
+    def _tell(self) -> None:
+        # The server's code, as a listener is: an event loop that has just closed must not end the engine.
+        try:
+            if self.after_step is not None:
+                self.after_step()
+        except Exception:
+            log.exception("the engine's news could not be told")
 
     def _sleep(self) -> None:
         with self._wake:
