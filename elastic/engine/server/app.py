@@ -16,13 +16,16 @@ from gyre.elastic.engine.limits import EngineLimits
 from gyre.elastic.engine.models.load import load_model
 from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.server import errors
+from gyre.elastic.engine.server.control import ControlRoutes
 from gyre.elastic.engine.server.generation import Script
 from gyre.elastic.engine.server.info import InfoRoutes
+from gyre.elastic.engine.server.kv import KVRoutes
 from gyre.elastic.engine.server.running import listen, running, url_of
 from gyre.elastic.engine.server.service import Service
 from gyre.elastic.engine.server.tokens import TokenRoutes
 from gyre.elastic.engine.settings import EngineSettings
 from gyre.elastic.engine.thread import EngineThread
+from gyre.elastic.engine.weights import digest_of
 from gyre.proxy.errors import RequestError
 
 
@@ -32,7 +35,13 @@ class EngineApp(Starlette):
     def __init__(self, service: Service) -> None:
         self._service = service
         super().__init__(
-            routes=[*service.routes, *TokenRoutes(service).routes, *InfoRoutes(service).routes],
+            routes=[
+                *service.routes,
+                *TokenRoutes(service).routes,
+                *InfoRoutes(service).routes,
+                *ControlRoutes(service.engine, service.model).routes,
+                *KVRoutes(service.engine).routes,
+            ],
             exception_handlers={
                 RequestError: self._refused,
                 HTTPException: errors.no_route,
@@ -95,7 +104,7 @@ def serve(
             ctx=settings.ctx,
             progress=progress,
         )
-        engine = EngineThread(Core(model, _limits(settings, model)))
+        engine = EngineThread(Core(model, _limits(settings, model), digest=digest_of(model.model)))
         app = create_app(engine, model, settings, script=script)
         engine.start()
         try:
