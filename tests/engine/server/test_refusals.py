@@ -194,8 +194,10 @@ def test_a_full_queue_is_an_overload_that_passes() -> None:
             engine.client.stream("POST", CHAT, json=long) as first,
             httpx.Client(base_url=engine.url) as other,
         ):
-            next(first.iter_lines())
-            with other.stream("POST", CHAT, json=long):
+            lines = first.iter_lines()  # kept: its end would be the connection's
+            next(lines)
+            with other.stream("POST", CHAT, json=long) as second:
+                assert second.status_code == 200
                 answer = engine.post(CHAT, long)
                 assert (answer.status_code, answer.headers.get("retry-after")) == (503, "1"), answer.text
                 assert answer.json()["error"]["code"] == "overloaded"
