@@ -67,8 +67,6 @@ class CompletionMemory:
         Not for replies cut at a stop string, continued messages and prompts without a generation prompt:
         there the ids are not those of the turn that the client has.
         """
-        if not output_ids:
-            return
         *_, before = _keys(conversation)
         ids = np.fromiter((*prompt_ids, *output_ids), dtype=np.int32)
         self._put(_next_key(before, read_message(dict(message))), _Entry(ids=ids))
@@ -120,9 +118,9 @@ def _after_turn(
     if at is None:
         return None
     rest = template.encode(rendered[at:])
-    if rest[0] == last_id:
-        return rest[1:]
-    return rest if rest[0] in template.end_texts and last_id not in template.end_texts else None
+    if last_id not in template.end_texts:
+        return rest
+    return rest[1:] if rest[0] == last_id else None
 
 
 def _end_of_turn(told: Conversation, rendered: str, template: ChatTemplate) -> int | None:
@@ -137,8 +135,8 @@ def _end_of_turn(told: Conversation, rendered: str, template: ChatTemplate) -> i
     if not (rendered.startswith(turn) and turn.startswith(before)):
         return None
     last = turn[len(before) :].rstrip()
-    markers = [text for text in template.end_texts.values() if text and last.endswith(text)]
-    return len(before) + len(last) - len(max(markers, key=len)) if markers else None
+    marker = next((text for text in template.end_texts.values() if text and last.endswith(text)), None)
+    return None if marker is None else len(before) + len(last) - len(marker)
 
 
 def _keys(conversation: Conversation) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
@@ -60,6 +61,13 @@ def test_endless_garbage_is_told_as_it_comes() -> None:
     pieces = streamed(tokenizer, [], [stray] * 200)
     assert "".join(pieces) == text_of(tokenizer, [stray] * 200)
     assert all(len(piece) <= 7 for piece in pieces)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_characters_begun_again_and_again_are_counted_right(length: int) -> None:
+    tokenizer = byte_level()
+    ids = ids_of(tokenizer, "😂")
+    assert "".join(streamed(tokenizer, [], ids[:length] * 40 + ids)) == "\ufffd" * 40 + "😂"
 
 
 def test_hidden_ids_have_no_text_and_markers_may_be_kept() -> None:

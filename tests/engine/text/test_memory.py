@@ -91,9 +91,8 @@ def test_prompts_extend_what_was_sampled(turns: list[tuple[list[int], bool, str]
         held = it.say(output + [END] * ended)
         it.hear(heard)
         text, prompt = it.prompt()
-        if output or ended:
-            assert prompt.ids[: len(held)] == held
-            assert prompt.spliced_tokens == len(held)
+        assert prompt.ids[: len(held)] == held
+        assert prompt.spliced_tokens == len(held)
         rest = text_of(byte_level(), prompt.ids[len(held) - ended :])
         assert text.endswith(rest)
         assert rest == f"<|im_end|>\n<|im_start|>user\n{heard}<|im_end|>\n<|im_start|>assistant\n"
@@ -161,6 +160,8 @@ def changed(how: str) -> Chat:
             del message["tool_calls"]
         case "other question":
             it.messages[0]["content"] = "ho"
+        case "other role":
+            it.messages[0]["role"] = "system"
         case "other tools":
             it.tools = [{"type": "function", "function": {"name": "g", "parameters": {}}}]
     it.hear("42", "tool")
@@ -184,7 +185,15 @@ def test_messages_that_say_the_same_are_recognised(how: str) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    ["no reasoning", "other content", "other arguments", "no call", "other question", "other tools"],
+    [
+        "no reasoning",
+        "other content",
+        "other arguments",
+        "no call",
+        "other question",
+        "other role",
+        "other tools",
+    ],
 )
 def test_messages_that_differ_are_tokenised(how: str) -> None:
     it = changed(how)
@@ -220,8 +229,12 @@ def test_an_output_with_another_end_is_not_spliced() -> None:
 @pytest.mark.parametrize(
     "template",
     [
-        # the last turn alone is shown whole
-        "{% for m in messages %}{{ m.content if loop.last else m.content[:1] }}<|im_end|>{% endfor %}",
+        # an answer is shown whole in the last turn alone
+        "{% for m in messages %}{{ m.content if loop.last or m.role == 'user' else m.content[:1] }}<|im_end|>"
+        "{% endfor %}",
+        # a question that comes last has a mark
+        "{% for m in messages %}{{ m.content + ('!' if loop.last and m.role == 'user' else '') }}<|im_end|>"
+        "{% endfor %}",
         # nothing ends a turn
         "{% for m in messages %}{{ m.content }}\n{% endfor %}",
         # what comes first depends on what comes last

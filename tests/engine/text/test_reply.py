@@ -104,6 +104,20 @@ def test_malformed_calls_are_content_verbatim(text: str) -> None:
     assert parsed(text) == Reply(content=text)
 
 
+@pytest.mark.parametrize(
+    "text", ["[", "}", "f", '{"name" <b', '{"name": "f\nx', '{"name": "f"}', GOOD[11:-12] + "x"]
+)
+def test_a_malformed_call_is_told_as_soon_as_it_is_one(text: str) -> None:
+    told = ReplyParser(BOTH).add("<tool_call>" + text)
+    assert joined(told) == [(Kind.CONTENT, "<tool_call>" + text)]
+
+
+def test_quotes_and_braces_in_strings_are_no_end() -> None:
+    arguments = r'{"x": "\"}}</tool_call>", "y": ["{", {}]}'
+    reply = parsed(f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>')
+    assert told_calls(reply) == [("f", arguments)]
+
+
 def test_a_good_call_after_a_malformed_one_is_found() -> None:
     reply = parsed(f'<tool_call>{{"name": "g", </tool_call>\n{GOOD}')
     assert reply.content == '<tool_call>{"name": "g", </tool_call>'

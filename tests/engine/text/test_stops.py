@@ -51,6 +51,10 @@ def test_no_more_is_held_back_than_may_begin_a_stop_string(stops: list[str], chu
             assert held == "" or any(stop.startswith(held) for stop in stops)
 
 
+def test_of_two_that_end_together_the_longer_one_is_cut_off() -> None:
+    assert cut(["a", "ba"], ["xb", "a"]) == ("x", "ba")
+
+
 def test_what_follows_is_dropped() -> None:
     finder = StopStrings(["END"])
     pieces = [finder.add("one E"), finder.add("ND two"), finder.add("three"), finder.flush()]

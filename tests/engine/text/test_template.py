@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from gyre.elastic.engine.text.chatml import chatml
 from gyre.elastic.engine.text.conversation import Conversation, read_conversation
@@ -136,6 +138,16 @@ def test_markers_become_their_ids_and_nothing_is_added() -> None:
     ids = template().encode("<|im_start|>user\nhi<|im_end|>")
     assert (ids[0], ids[-1]) == (ids_of(byte_level(), "<|im_start|>")[0], byte_level().eos_token_id)
     assert template().encode("") == []
+
+
+def test_a_token_that_the_tokenizer_puts_first_is_left_to_the_template() -> None:
+    tokenizer = copy.deepcopy(byte_level())
+    first = [("<|endoftext|>", tokenizer.convert_tokens_to_ids("<|endoftext|>"))]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=first
+    )
+    assert tokenizer.encode("hi")[0] == first[0][1]
+    assert ChatTemplate(tokenizer, chatml()).encode("hi") == template().encode("hi")
 
 
 def test_half_a_surrogate_pair_is_refused() -> None:
