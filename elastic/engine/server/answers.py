@@ -161,15 +161,20 @@ class _ChoiceStream:
         output, finish = self.output, self.output.finish
         if self.ended or not (output.start or finish):
             return None
-        # `finish` was read before the lists: they are whole if it is there.
-        at, tokens = self._tokens, output.tokens[self._tokens :]
-        pieces = output.pieces[self._pieces :]
+        # Read after `finish`, so that it is all there is if that is there.
+        tokens, pieces = output.told
+        at, after = self._tokens, self._pieces
+        self._tokens, self._pieces = tokens, pieces
         begins, self._begun = not self._begun, True
-        self._tokens += len(tokens)
-        self._pieces += len(pieces)
         self.ended = finish is not None
-        offsets = output.offsets[at : self._tokens]
-        return News(begins=begins, at=at, tokens=tokens, offsets=offsets, pieces=pieces, finish=finish)
+        return News(
+            begins=begins,
+            at=at,
+            tokens=output.tokens[at:tokens],
+            offsets=output.offsets[at:tokens],
+            pieces=output.pieces[after:pieces],
+            finish=finish,
+        )
 
 
 def failed(error: str) -> RequestError:

@@ -1,6 +1,7 @@
 """One choice while it is sampled: written on the engine's thread, read on the event loop.
 
-Both sides share lists that only grow, and `finish`, which is set last: whoever sees it has all there is.
+Both sides share lists that only grow. `told` says how much of them belongs together, and `finish` is set
+last: whoever sees it has all there is.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ class Output:
         self.finish: Finish | None = None
         self.versions: list[str] = []
         """Of the tokens, each time it changes."""
+        self.told = (0, 0)
+        """How many tokens, and how many pieces all of their certain text makes."""
         self.primed = (0, 0)
-        """How many tokens and pieces were there before the first new one."""
+        """The same before the first new token."""
         self.begun_at: float | None = None
         """When the first token followed; of `time.perf_counter`."""
         self.on_news: Callable[[], None] = _nothing
@@ -68,7 +71,8 @@ class Output:
             if ended:
                 raise ValueError("tokens follow after the output's end")
             ended = self._add(token) or token.id in self._stop_ids
-        self.primed = (len(self.tokens), len(self.pieces))
+        self._tell()
+        self.primed = self.told
         return ended
 
     def started(self, started: Started) -> None:
@@ -80,6 +84,7 @@ class Output:
         self._whole = False
         ended = self._add(token)
         self._whole = True
+        self._tell()
         self.on_news()
         return ended
 
@@ -90,6 +95,7 @@ class Output:
         if finish.reason not in _GOES_ON:
             self._say(self._stops.add(self._detokenizer.flush()) + self._stops.flush())
             self.pieces += self._parser.finish()
+        self._tell()
         self.finish = finish
         self.on_finish()
 
@@ -103,6 +109,9 @@ class Output:
             self.versions.append(token.version)
         self.tokens.append(token)
         return self._stops.matched is not None
+
+    def _tell(self) -> None:
+        self.told = (len(self.tokens), len(self.pieces))
 
     def _say(self, text: str) -> None:
         if text:

@@ -1,4 +1,4 @@
-"""Clients that leave and servers that stop: nothing is sampled for nobody, nothing looks complete that is not."""
+"""Clients that leave and servers that stop: nobody is sampled for, and nothing cut looks complete."""
 
 from __future__ import annotations
 
