@@ -93,10 +93,12 @@ def test_what_ends_an_answer_is_told_by_the_files_and_by_the_template(tmp_path: 
     assert load_model(str(folder)).stop_ids == {2043}
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     assert load_model(str(folder)).stop_ids == {2041}
-    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    (folder / "chat_template.jinja").write_text("{{ messages[1].content }} and so on")
     assert load_model(str(folder)).stop_ids == frozenset()
     (folder / "generation_config.json").write_text('{"eos_token_id": 17}')
     assert load_model(str(folder)).stop_ids == {17}
+    changed("tokenizer_config.json", eos_token="<|im_start|>")(folder)
+    assert load_model(str(folder)).stop_ids == {17, 2042}
 
 
 @pytest.mark.parametrize(
