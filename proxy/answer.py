@@ -24,7 +24,18 @@ from gyre.proxy.capture.translated import translated_answer
 from gyre.proxy.capture.whole import as_chunks
 from gyre.proxy.counting import counted
 from gyre.proxy.log.record.attempt import Attempt
-from gyre.proxy.outcome import KEPT, begin, commit, fail, finish, first_byte, passed_on, send_whole, stopped
+from gyre.proxy.outcome import (
+    KEPT,
+    abandoned,
+    begin,
+    commit,
+    fail,
+    finish,
+    first_byte,
+    passed_on,
+    send_whole,
+    stopped,
+)
 from gyre.proxy.prepared import Prepared
 from gyre.proxy.replay import Stored
 from gyre.proxy.replies import (
@@ -169,6 +180,9 @@ async def _plain(
         await fail(ex, attempt, Outcome.UPSTREAM_ERROR, text)
         return
     attempt.captured = captured
+    if reason := captured.abandoned:
+        await abandoned(ex, attempt, reason)
+        return
     await finish(ex, attempt, captured)
     shown = ex.unmapped(shown, attempt)
     headers = passed_on(response)

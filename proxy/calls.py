@@ -120,11 +120,30 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class VersionSpan(msgspec.Struct, frozen=True, array_like=True):
-    """Output tokens [start, end) were sampled by policy `version`."""
+    """Tokens [start, end) are the work of policy `version`: of an output, unless something else is said."""
 
     version: str
     start: int
     end: int
+
+
+class WeightDigest(msgspec.Struct, frozen=True, array_like=True):
+    """Which weights a version is."""
+
+    version: str
+    digest: str
+
+
+class OwnReport(msgspec.Struct, frozen=True, array_like=True):
+    """What only gyre's own engine says of a choice."""
+
+    raw_logprobs: bytes | None = None
+    """Of the softmax at temperature 1, where `logprobs` are of another distribution."""
+    kv_spans: list[VersionSpan] | None = None
+    """Over positions of prompt and output: whose weights computed their KV."""
+    weight_digests: list[WeightDigest] | None = None
+    spliced_tokens: int | None = None
+    """Prompt tokens that are the engine's own earlier output instead of its text tokenized again."""
 
 
 class NewMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -225,6 +244,7 @@ class CallRecord(msgspec.Struct, array_like=True, tag=2, kw_only=True):
     """Set when no generation took place and the stored answer of that call was sent again."""
     upstream_wire: str | None = None
     """Protocol the engine was asked in; None where it is the client's own."""
+    own: OwnReport | None = None
 
 
 class ExecutionRecord(msgspec.Struct, array_like=True, tag=3, kw_only=True):

@@ -5,8 +5,8 @@ Pure: `gyre.proxy.doctor` makes the calls, `gyre doctor` shows the result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gyre.proxy.calls import CaptureQuality, LogprobQuality
@@ -14,6 +14,8 @@ from gyre.proxy.capture.profiles import Engine
 from gyre.proxy.capture.usage import Usage
 
 NO_USAGE = Usage()
+_DIGITS = 16
+"""Of a digest: enough to tell weights apart by eye."""
 
 
 class Kind(StrEnum):
@@ -38,11 +40,15 @@ class Probe:
     """Why there is nothing to read: the engine's error, or what is wrong with its answer."""
     quality: CaptureQuality = CaptureQuality.NONE
     logprobs: LogprobQuality = LogprobQuality.NONE
+    both_logprobs: bool = False
+    """Of the distribution sampled from, and the raw ones."""
     prompt_ids: tuple[int, ...] | None = None
     sampled: int = 0
     """Sampled ids."""
     usage: Usage = NO_USAGE
     versions: tuple[str, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Of the weights, by version."""
     message: bytes = b""
     flags: tuple[str, ...] = ()
 
@@ -152,6 +158,9 @@ def _distribution(engine: Engine, probe: Probe) -> Finding:
     """Are they of the distribution that tokens are drawn from, when the agent sets nothing itself?"""
     what = "sampling"
     match probe.logprobs:
+        case LogprobQuality.SAMPLED if probe.both_logprobs:
+            detail = "log-probabilities of the distribution sampled from, whatever it is, and the raw ones"
+            return Finding(what=what, grade=Grade.EXACT, detail=detail)
         case LogprobQuality.SAMPLED:
             return Finding(
                 what=what, grade=Grade.EXACT, detail="neutral by default: log-probabilities are of it"
@@ -185,7 +194,10 @@ def _usage(*probes: Probe) -> Finding:
 def _version(probe: Probe) -> Finding:
     what = "policy version"
     if probe.versions:
-        return Finding(what=what, grade=Grade.EXACT, detail=f"version `{probe.versions[-1]}` in each answer")
+        version = probe.versions[-1]
+        digest = probe.digests.get(version)
+        weights = f", weights {digest[:_DIGITS]}" if digest else ""
+        return Finding(what=what, grade=Grade.EXACT, detail=f"version `{version}` in each answer{weights}")
     remedy = "if its weights change: set the backend's version through the proxy's control API"
     return Finding(what=what, grade=Grade.MISSING, detail="not in the answers", remedy=remedy)
 

@@ -143,10 +143,12 @@ def _probe(kind: Kind, captured: Captured, sampling: Sampling) -> Probe:
         status=200,
         quality=quality,
         logprobs=logprob_quality(first, sampling),
+        both_logprobs=first.sampling_logprobs is not None,
         prompt_ids=None if prompt is None else tuple(prompt.tolist()),
         sampled=len(first.ids or ()),
         usage=usage,
         versions=tuple(span.version for span in first.spans),
+        digests=captured.weight_digests,
         message=first.message or b"",
         flags=tuple(flags),
     )

@@ -72,6 +72,12 @@ async def fail(ex: Exchange, attempt: Attempt, outcome: Outcome, text: str) -> N
         await ex.send({"type": "http.response.body", "body": event})
 
 
+async def abandoned(ex: Exchange, attempt: Attempt, reason: str) -> None:
+    """The engine says itself that the answer is none: for the client it broke off, so that it asks again."""
+    text = f"backend `{attempt.backend}` abandoned the answer: finish_reason `{reason}`"
+    await fail(ex, attempt, Outcome.UPSTREAM_CUT, text)
+
+
 async def stopped(ex: Exchange, attempt: Attempt, capture: Events | None) -> bool:
     """The attempt was cancelled: by a limit, by the client, or by the proxy's own end. Always False.
 

@@ -17,7 +17,7 @@ from gyre.proxy.capture.profiles import Engine, Hidden
 from gyre.proxy.capture.stream import StreamCapture
 from gyre.proxy.capture.translated import TranslatedStream
 from gyre.proxy.log.record.attempt import Attempt
-from gyre.proxy.outcome import KEPT, begin, commit, fail, finish, first_byte, passed_on, stopped
+from gyre.proxy.outcome import KEPT, abandoned, begin, commit, fail, finish, first_byte, passed_on, stopped
 from gyre.proxy.prepared import Prepared
 from gyre.proxy.sse import EventSplitter, EventTooLarge
 from gyre.proxy.wires import known
@@ -47,6 +47,9 @@ async def stream(
         ex.clock.stop()
         attempt.outcome = Outcome.UPSTREAM_ERROR
         await commit(ex, attempt)
+    elif reason := attempt.captured.abandoned:
+        await abandoned(ex, attempt, reason)
+        return
     elif complete:
         await finish(ex, attempt, attempt.captured)
     else:

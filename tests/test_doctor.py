@@ -48,7 +48,7 @@ def streams(request: Request) -> bool:
     return bool(request.json.get("stream"))
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp"])
+@pytest.mark.parametrize("kind", ["vllm", "gyre", "sglang", "llamacpp"])
 def test_an_engine_with_ids_passes(kind: Kind) -> None:
     with FakeEngine(kind=kind, script=weather) as engine:
         diagnosis = examine(engine)
@@ -161,9 +161,27 @@ def test_a_sampler_that_truncates_is_told() -> None:
 
 
 def test_the_policy_version_is_told() -> None:
-    with FakeEngine(kind="sglang", script=Answer(versions=[("step-7", 0, 1)])) as engine:
+    with FakeEngine(kind="sglang", script=Answer(versions=[("step-7", 0, 3)])) as engine:
         version = finding(examine(engine), "policy version")
     assert version.grade == Grade.EXACT and "step-7" in version.detail
+
+
+def test_our_own_engine_says_which_weights_it_has_and_how_it_sampled() -> None:
+    answer = Answer(versions=[("7", 0, 3)], digests={"7": "0123456789abcdef" * 4})
+    with FakeEngine(kind="gyre", script=answer) as engine:
+        diagnosis = examine(engine)
+    assert (
+        finding(diagnosis, "policy version").detail == "version `7` in each answer, weights 0123456789abcdef"
+    )
+    assert "whatever it is" in finding(diagnosis, "sampling").detail
+    assert diagnosis.ok
+
+
+def test_versions_that_do_not_cover_the_answer_are_noticed() -> None:
+    with FakeEngine(kind="gyre", script=Answer(versions=[("7", 0, 2)])) as engine:
+        diagnosis = examine(engine)
+    assert "version_unsure" in finding(diagnosis, "sampled ids").detail
+    assert not diagnosis.ok
 
 
 def test_a_dead_engine_is_an_error_that_names_it() -> None:

@@ -6,30 +6,33 @@ from collections.abc import Callable
 
 import msgspec
 
-from gyre.proxy.calls import Sampling, VersionSpan
+from gyre.proxy.calls import VersionSpan
 from gyre.proxy.capture.captured import Captured, ChoiceCapture
+from gyre.proxy.capture.own import read_own, read_own_metadata, sampling_values
 from gyre.proxy.capture.profiles import Engine, Hidden
 from gyre.proxy.capture.reply import (
+    ABSENT,
     Choice,
     Ids,
     Logprobs,
-    Metadata,
     Raw,
     Reply,
-    Settings,
     decode_ids,
     decode_logprobs,
     decode_reply,
     int64,
     is_null,
     parse_ids,
+    read_metadata,
 )
 from gyre.proxy.capture.splice import Object, without
 from gyre.proxy.capture.strip import stripped
 
 _LARGE = 1 << 16
 _PROMPT_KEY = b'"prompt_token_ids":['
-_META_LEFT_OUT = {"choices", "usage", "prompt_token_ids", "sglext", "__verbose"}
+_RECORDED = {"choices", "usage", "prompt_token_ids", "sglext", "__verbose"}
+"""What of an answer has columns of its own."""
+_RECORDED_OF_OURS = _RECORDED | {"metadata"}
 _decode_top = msgspec.json.Decoder(Object).decode
 
 
@@ -59,13 +62,19 @@ def capture_plain(
         raise Unreadable("no `choices` in it")
     captured = Captured(usage=None if is_null(reply.usage) else bytes(reply.usage), complete=True)
     shown = body if hidden.nothing else stripped(small, reply, hidden)
-    captured.meta = without(_decode_top(shown), _META_LEFT_OUT)
+    captured.meta = meta_of(engine, shown)
     read_common(captured, reply, prompt, parse)
-    spans = version_spans(reply.metadata)
-    captured.choices = [_choice(engine, choice, reply, spans) for choice in reply.choices]
+    if engine == Engine.GYRE:
+        read_own_metadata(captured, reply.metadata)
+    captured.choices = [_choice(engine, choice, reply, captured) for choice in reply.choices]
     if all(choice.empty for choice in captured.choices):
         captured.flag("no_content")
     return captured, shown
+
+
+def meta_of(engine: Engine, answer: bytes) -> bytes:
+    """The answer's other fields, JSON."""
+    return without(_decode_top(answer), _RECORDED_OF_OURS if engine == Engine.GYRE else _RECORDED)
 
 
 def lift_prompt(body: bytes, hidden: Hidden) -> tuple[bytes, bytes | None]:
@@ -98,46 +107,39 @@ def read_common(
     if reply.verbose:
         captured.prompt_text = reply.verbose.prompt
         if reply.verbose.generation_settings:
-            captured.sampling = _sampling(reply.verbose.generation_settings)
+            captured.sampling = reply.verbose.generation_settings.effective()
 
 
-def _sampling(settings: Settings) -> Sampling:
-    return Sampling(
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        top_k=int64(settings.top_k),
-        min_p=settings.min_p,
-        presence_penalty=settings.presence_penalty,
-        frequency_penalty=settings.frequency_penalty,
-        repetition_penalty=settings.repeat_penalty,
-        seed=int64(settings.seed),
-    )
-
-
-def version_spans(metadata: Metadata | None) -> list[VersionSpan]:
-    """SGLang's spans; a single version has no end yet and is closed by the recorder."""
-    if metadata is None:
+def version_spans(raw: Raw) -> list[VersionSpan]:
+    """SGLang's spans; a single version ends where the output does."""
+    if raw is ABSENT:
         return []
+    metadata = read_metadata(raw)
     if metadata.weight_versions:
         spans = [VersionSpan(str(span.version), span.start, span.end) for span in metadata.weight_versions]
         return [span for span in spans if None not in (int64(span.start), int64(span.end))]
     return [VersionSpan(str(metadata.weight_version), 0, -1)] if metadata.weight_version is not None else []
 
 
-def _choice(engine: Engine, choice: Choice, reply: Reply, spans: list[VersionSpan]) -> ChoiceCapture:
+def _choice(engine: Engine, choice: Choice, reply: Reply, captured: Captured) -> ChoiceCapture:
     logprobs = read_logprobs(choice.logprobs)
     message = None if is_null(choice.message) else bytes(choice.message)
     if choice.text is not None:
         message = msgspec.json.encode({"text": choice.text})
-    return ChoiceCapture(
+    out = ChoiceCapture(
         index=choice.index,
         message=message,
         finish_reason=choice.finish_reason,
         ids=_output_ids(engine, choice, reply, logprobs),
         logprobs=_values(choice, logprobs),
         empty=message is None or _says_nothing(message),
-        spans=spans,
     )
+    if engine == Engine.GYRE:
+        out.sampling_logprobs = sampling_values(logprobs) or None
+        read_own(captured, choice, out)
+    else:
+        out.spans = version_spans(reply.metadata)
+    return out
 
 
 def read_logprobs(raw: Raw) -> Logprobs | None:

@@ -1,7 +1,7 @@
 """What each engine can say about tokens: what to ask, and what to hide from a client that did not ask.
 
 Field names as in vLLM 0.10.2+, SGLang 0.5.23 and llama.cpp's server of 2026-10; our own engine uses
-vLLM's. No I/O: `probe_reply` reads the answer of `GET /v1/models`.
+vLLM's, and has more. No I/O: `probe_reply` reads the answer of `GET /v1/models`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gyre.proxy.calls import Sampling, Wire
-from gyre.proxy.capture.reply import int64
+from gyre.proxy.capture.reply import Ids, int64, parse_ids
 from gyre.proxy.capture.splice import Object
 from gyre.proxy.settings import Pin
 
@@ -52,6 +52,8 @@ class Ask:
     true: frozenset[str] = frozenset()
     """Capture fields that the client itself set to something other than false or null."""
     sampling: Sampling = field(default_factory=Sampling)
+    given: Ids | None = None
+    """Output ids that our own engine shall go on after."""
 
 
 _CAPTURE_FIELDS = frozenset(
@@ -82,11 +84,17 @@ def read_ask(wire: Wire, top: Object) -> Ask:
         usage=not stream or options.get("include_usage") is True,
         options=options,
         true=frozenset(key for key in asked if bytes(top[key]) not in (b"false", b"null")),
+        given=_given(wire, top) if "output_token_ids" in top else None,
         sampling=_NOTHING if top.keys().isdisjoint(Sampling.__struct_fields__) else _read_sampling(top),
     )
 
 
 _NOTHING = Sampling()
+
+
+def _given(wire: Wire, top: Object) -> Ids | None:
+    """Of the wires that reach an engine as they are."""
+    return parse_ids(top["output_token_ids"]) if wire in (Wire.CHAT, Wire.COMPLETIONS) else None
 
 
 def _read_sampling(top: Object) -> Sampling:
@@ -186,11 +194,16 @@ _SHOWS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "verbose": (("__verbose",), ()),
 }
 
+_SHOWN_BY_OURS = ("metadata",), ("weight_versions", "kv_versions", "seed")
+"""With the ids; elsewhere clients are used to a `metadata` of other origin."""
+
 
 @lru_cache(256)
 def hidden(engine: Engine, fields: frozenset[str]) -> Hidden:
     """What follows from having set `fields` in the request."""
     shown = [_SHOWS[key] for key in fields if key in _SHOWS]
+    if engine == Engine.GYRE and "return_token_ids" in fields:
+        shown.append(_SHOWN_BY_OURS)
     return Hidden(
         top=frozenset(key for top, _ in shown for key in top),
         choice=frozenset(key for _, choice in shown for key in choice),

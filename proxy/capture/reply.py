@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gyre.proxy.calls import Sampling
+
 Ids = npt.NDArray[np.int32]
 Raw = msgspec.Raw
 ABSENT = Raw(b"")
@@ -36,6 +38,10 @@ class Choice(msgspec.Struct):
     stop_reason: Any = None
     """vLLM: the stop string, or the id, that ended it; SGLang says `matched_stop`."""
     matched_stop: Any = None
+    weight_versions: Raw = ABSENT
+    """gyre: spans of the output; in a stream of the chunk's own tokens, at their absolute positions."""
+    kv_versions: Raw = ABSENT
+    seed: Raw = ABSENT
 
 
 class Sglext(msgspec.Struct):
@@ -44,7 +50,7 @@ class Sglext(msgspec.Struct):
 
 
 class Settings(msgspec.Struct):
-    """llama.cpp's effective sampler, under its own names."""
+    """The effective sampler, under llama.cpp's names; gyre says the first of them."""
 
     seed: int | None = None
     temperature: float | None = None
@@ -54,6 +60,18 @@ class Settings(msgspec.Struct):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repeat_penalty: float | None = None
+
+    def effective(self) -> Sampling:
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=int64(self.top_k),
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repeat_penalty,
+            seed=int64(self.seed),
+        )
 
 
 class Verbose(msgspec.Struct):
@@ -69,8 +87,13 @@ class Span(msgspec.Struct):
 
 
 class Metadata(msgspec.Struct):
+    """SGLang says the versions here, gyre the rest."""
+
     weight_version: str | int | None = None
     weight_versions: list[Span] | None = None
+    weight_digests: dict[str, str] | None = None
+    sampling: Settings | None = None
+    spliced_tokens: Id | None = None
 
 
 class Reply(msgspec.Struct):
@@ -79,13 +102,15 @@ class Reply(msgspec.Struct):
     prompt_token_ids: Raw = ABSENT
     sglext: Sglext | None = None
     verbose: Verbose | None = msgspec.field(name="__verbose", default=None)
-    metadata: Metadata | None = None
+    metadata: Raw = ABSENT
     error: Raw = ABSENT
 
 
 class TokenLogprob(msgspec.Struct):
     logprob: float | None = None
     id: Id | None = None
+    sampling_logprob: float | None = None
+    """gyre: of the distribution sampled from."""
 
 
 class Logprobs(msgspec.Struct):
@@ -93,11 +118,21 @@ class Logprobs(msgspec.Struct):
 
     content: list[TokenLogprob] | None = None
     token_logprobs: list[float | None] | None = None
+    sampling_logprobs: list[float | None] | None = None
 
 
 decode_reply = msgspec.json.Decoder(Reply).decode
 decode_logprobs = msgspec.json.Decoder(Logprobs).decode
 decode_ids = msgspec.json.Decoder(list[Id]).decode
+_decode_metadata = msgspec.json.Decoder(Metadata).decode
+
+
+def read_metadata(raw: Raw) -> Metadata:
+    """Empty for anything else: hosted APIs repeat what the client calls so."""
+    try:
+        return Metadata() if is_null(raw) else _decode_metadata(raw)
+    except msgspec.ValidationError:
+        return Metadata()
 
 
 def int64(value: int | None) -> int | None:

@@ -10,19 +10,20 @@ from typing import Any
 
 import msgspec
 
-from gyre.proxy.capture.captured import Captured, ChoiceCapture
+from gyre.proxy.capture.captured import ABANDONED, Captured, ChoiceCapture
+from gyre.proxy.capture.own import read_own, read_own_metadata, sampling_values
 from gyre.proxy.capture.plain import (
     Parse,
     lift_prompt,
     logprob_ids,
     logprob_values,
+    meta_of,
     read_common,
     read_logprobs,
     version_spans,
 )
 from gyre.proxy.capture.profiles import Engine, Hidden
-from gyre.proxy.capture.reply import Choice, Raw, Reply, decode_ids, decode_reply, is_null, parse_ids
-from gyre.proxy.capture.splice import Object, without
+from gyre.proxy.capture.reply import ABSENT, Choice, Raw, Reply, decode_ids, decode_reply, is_null, parse_ids
 from gyre.proxy.capture.strip import stripped
 from gyre.proxy.replies import error_body
 from gyre.proxy.sse import data_of, event_of, with_data
@@ -30,20 +31,21 @@ from gyre.proxy.wires.chat import MessageBuilder
 from gyre.proxy.wires.completions import TextBuilder
 
 DONE = b"[DONE]"
-_META_LEFT_OUT = {"choices", "usage", "prompt_token_ids", "sglext", "__verbose"}
-_decode_top = msgspec.json.Decoder(Object).decode
 
 
 class _ChoiceStream:
     """One choice while it streams."""
 
-    def __init__(self, index: int, chat: bool) -> None:
+    def __init__(self, index: int, chat: bool, engine: Engine) -> None:
+        self._own = engine == Engine.GYRE
+        self._ids_in_logprobs = engine == Engine.LLAMACPP
         self.out = ChoiceCapture(index)
         self.builder: MessageBuilder | TextBuilder = MessageBuilder() if chat else TextBuilder()
         self.ids: list[int] = []
         self.logprobs: list[float | None] = []
+        self.sampling_logprobs: list[float | None] = []
 
-    def add(self, engine: Engine, choice: Choice) -> None:
+    def add(self, choice: Choice) -> None:
         if choice.delta is not None and isinstance(self.builder, MessageBuilder):
             self.builder.add(choice.delta)
         elif choice.text is not None and isinstance(self.builder, TextBuilder):
@@ -54,7 +56,9 @@ class _ChoiceStream:
         values = logprob_values(logprobs)
         if values is not None:
             self.logprobs += values
-        ids = logprob_ids(logprobs) if engine == Engine.LLAMACPP else _ids(choice.token_ids)
+            if self._own:
+                self.sampling_logprobs += sampling_values(logprobs)
+        ids = logprob_ids(logprobs) if self._ids_in_logprobs else _ids(choice.token_ids)
         if ids:
             self.ids += ids
 
@@ -62,6 +66,7 @@ class _ChoiceStream:
         self.out.message = self.builder.message()
         self.out.ids = self.ids or None
         self.out.logprobs = self.logprobs or None
+        self.out.sampling_logprobs = self.sampling_logprobs or None
         self.out.empty = self.builder.empty
         return self.out
 
@@ -82,6 +87,7 @@ class StreamCapture:
         """`parse` reads the prompt's ids."""
         self._parse = parse
         self._engine = engine
+        self._own = engine == Engine.GYRE
         self._hidden = hidden
         self._chat = chat
         self._n = n
@@ -90,6 +96,8 @@ class StreamCapture:
         self.done = False
         """The terminal event was seen; it is not forwarded, since the row must be flushed first."""
         self.given_up = False
+        self._abandoned = False
+        """What follows is nothing for the client, who would take it for the end of an answer."""
         self.failed: bytes | None = None
         """The engine's own error event, if it sent one."""
 
@@ -98,6 +106,8 @@ class StreamCapture:
         read = self.read(event)
         if read is None:
             return b"" if self.done else event
+        if self._abandoned:
+            return b""
         return event if self._hidden.nothing else self._shown(event, *read)
 
     def read(
@@ -126,7 +136,7 @@ class StreamCapture:
         first = self.captured.meta is None
         self._take(reply, prompt)
         if first:
-            self.captured.meta = without(_decode_top(small), _META_LEFT_OUT)
+            self.captured.meta = meta_of(self._engine, small)
         return small, reply, prompt is not None
 
     def end(self) -> bytes:
@@ -167,23 +177,33 @@ class StreamCapture:
         for choice in reply.choices or ():
             stream = self._choices.get(choice.index)
             if stream is None:
-                stream = self._choices[choice.index] = _ChoiceStream(choice.index, self._chat)
+                stream = self._choices[choice.index] = _ChoiceStream(choice.index, self._chat, self._engine)
             try:
-                stream.add(self._engine, choice)
+                stream.add(choice)
             except msgspec.DecodeError:
                 self.captured.flag("event_unreadable")
+            if choice.finish_reason is not None and choice.finish_reason in ABANDONED:
+                self._abandoned = True
+            if self._own:
+                read_own(self.captured, choice, stream.out)
         if self.captured.prompt_ids is None or reply.sglext or reply.verbose:
             read_common(self.captured, reply, prompt, self._parse)
         if reply.sglext and reply.sglext.output_ids:
             self._read_sglext(reply.sglext.output_ids)
-        if reply.metadata:
-            for stream in self._choices.values():
-                stream.out.spans = version_spans(reply.metadata)
+        if reply.metadata is not ABSENT:
+            self._read_metadata(reply.metadata)
 
     def _read_sglext(self, output_ids: list[list[int]]) -> None:
         for index, ids in enumerate(output_ids):
             if index in self._choices:
                 self._choices[index].ids = ids
+
+    def _read_metadata(self, raw: Raw) -> None:
+        if self._own:
+            read_own_metadata(self.captured, raw)
+            return
+        for stream in self._choices.values():
+            stream.out.spans = version_spans(raw)
 
     def _shown(self, event: bytes, data: bytes, reply: Reply, lifted: bool) -> bytes:
         if not reply.choices and self._only_for_us(reply):
@@ -195,4 +215,6 @@ class StreamCapture:
         """A chunk without choices that is there because the proxy asked for it."""
         if reply.sglext is not None:
             return "sglext" in self._hidden.top
-        return self._hidden.usage_chunk and not is_null(reply.usage)
+        if not is_null(reply.usage):
+            return self._hidden.usage_chunk
+        return reply.metadata is not ABSENT and "metadata" in self._hidden.top

@@ -13,6 +13,7 @@ from gyre.proxy.capture.splice import Object, address, parse_list, without
 _COMMA = 0x2C
 _OBJECTS = ("__verbose", "sglext")
 """Decoded as values, so that their bytes cannot be cut; null is there to be hidden too."""
+_OWN = (b'"weight_versions":', b'"kv_versions":', b'"seed":')
 _decode_top = msgspec.json.Decoder(Object).decode
 
 
@@ -34,6 +35,8 @@ def stripped(data: bytes, reply: Reply, hidden: Hidden) -> bytes:
     cuts: list[Cut | None] = []
     if reply.prompt_token_ids is not ABSENT and "prompt_token_ids" in hidden.top:
         cuts.append(_removed(data, base, b'"prompt_token_ids":', reply.prompt_token_ids))
+    if reply.metadata is not ABSENT and "metadata" in hidden.top:
+        cuts.append(_removed(data, base, b'"metadata":', reply.metadata))
     for choice in reply.choices or ():
         cuts += _cuts_of(data, base, choice, hidden)
     if not cuts:
@@ -52,6 +55,11 @@ def _cuts_of(data: bytes, base: int, choice: Choice, hidden: Hidden) -> Iterator
         yield _removed(data, base, b'"prompt_token_ids":', choice.prompt_token_ids)
     if choice.response_token_ids is not ABSENT and "response_token_ids" in hidden.choice:
         yield _removed(data, base, b'"response_token_ids":', choice.response_token_ids)
+    if "weight_versions" in hidden.choice:
+        own = (choice.weight_versions, choice.kv_versions, choice.seed)
+        for key, value in zip(_OWN, own, strict=True):
+            if value is not ABSENT:
+                yield _removed(data, base, key, value)
 
 
 def _removed(data: bytes, base: int, key: bytes, value: Raw) -> Cut | None:

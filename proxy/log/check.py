@@ -30,21 +30,14 @@ from gyre.proxy.log.reading.sealed import corrupt, projected, row_groups
 from gyre.proxy.log.schema import COMMIT_ORDER, ROW_KEY
 from gyre.proxy.log.sealing.twins import SIGNED, key_of, rows_of_calls, signature, signature_of
 from gyre.proxy.log.sealing.widen import RowKey, messages_table, row_key
+from gyre.proxy.log.spans import check_spans
 
+_LOGPROBS = ("output_logprobs", "raw_logprobs")
 _COLUMNS = (
     *("execution_id", *COMMIT_ORDER, "parent_call_id", "parent_attempt", "parent_choice"),
     *("outcome", "capture_quality", "prompt_tokens", "prompt_digest", "request_bytes", "request_digest"),
-    *(
-        "wire",
-        "upstream_wire",
-        "capture_flags",
-        "engine",
-        "model",
-        "upstream_model",
-        "finish_reason",
-        "response",
-        "output_logprobs",
-    ),
+    *("wire", "upstream_wire", "capture_flags", "engine", "model", "upstream_model", "finish_reason"),
+    *("stream", "response", "version_spans", "kv_spans", *_LOGPROBS),
 )
 Row = dict[str, Any]
 
@@ -94,8 +87,8 @@ def check(path: str | Path, *, answered: str | Path | None = None, engine: str |
 
 
 def _check_group(log: Log, counts: Counter[str], remote: EngineCheck | None) -> Iterator[Finding]:
-    light = log.calls.drop_columns(["output_logprobs"])
-    logprobs = values_of(pc.list_value_length(log.calls["output_logprobs"]))
+    light = log.calls.drop_columns(list(_LOGPROBS))
+    logprobs = [values_of(pc.list_value_length(log.calls[name])) for name in _LOGPROBS]
     rows: list[Row] = light.to_pylist()
     counts["calls"] += len(rows)
     counts["executions"] += len({row["execution_id"] for row in rows})
@@ -107,7 +100,7 @@ def _check_group(log: Log, counts: Counter[str], remote: EngineCheck | None) -> 
         try:
             yield from _check_prompt(log, row, key, counts)
             yield from _check_body(log, row, key, counts)
-            yield from _check_output(log, row, key, logprobs[i])
+            yield from _check_output(log, row, key, *(lengths[i] for lengths in logprobs))
             if remote:
                 yield from remote.row(log, row, key, counts)
         except CorruptLogError as problem:
@@ -152,12 +145,19 @@ def _check_body(log: Log, row: Row, key: RowKey, counts: Counter[str]) -> Iterat
         yield error("request_digest", _name(key), "request body is not the one that was received")
 
 
-def _check_output(log: Log, row: Row, key: RowKey, logprobs: int | None) -> Iterator[Finding]:
+def _check_output(
+    log: Log, row: Row, key: RowKey, logprobs: int | None, raw: int | None
+) -> Iterator[Finding]:
+    """`logprobs`, `raw`: how many there are."""
     output = log.output_ids(*key)
     ids = 0 if output is None else len(output)
-    if row["capture_quality"] == CaptureQuality.EXACT and ids != (logprobs or 0):
-        text = f"claims exact capture with {ids} output ids and {logprobs or 0} log-probabilities"
-        yield error("logprobs_length", _name(key), text)
+    yield from check_spans(row, _name(key), ids)
+    if row["capture_quality"] != CaptureQuality.EXACT:
+        return
+    for count in (logprobs or 0, ids if raw is None else raw):
+        if count != ids:
+            text = f"claims exact capture with {ids} output ids and {count} log-probabilities"
+            yield error("logprobs_length", _name(key), text)
 
 
 def _check_pages(log: Log) -> Iterator[Finding]:

@@ -62,16 +62,19 @@ class EngineCheck:
         body = self._asked(log, row, raw)
         body["model"] = row["upstream_model"] or row["model"]
         prompt, output = log.prompt_ids(*key), log.output_ids(*key)
+        given: list[int] = body.pop("output_token_ids", None) or [] if row["engine"] == "gyre" else []
         if prompt is not None:
             counts["engine_prompts"] += 1
-            problem = self._compare_prompt(row["engine"], body, prompt.tolist())
+            problem = self._compare_prompt(row["engine"], body, given, prompt.tolist())
             if problem:
                 yield error("engine_prompt", key[0], problem)
         # A row that says itself that ids are missing cannot spell its text, and nobody trains on it.
         whole = row["capture_quality"] != CaptureQuality.INCOMPLETE
         if whole and output is not None and row["response"] is not None:
             counts["engine_outputs"] += 1
-            problem = self._compare_output(row, body, output.tolist())
+            # The text of an answer that went on is whole, unless it was a stream.
+            spelled = output.tolist() if row["stream"] else [*given, *output.tolist()]
+            problem = self._compare_output(row, body, spelled)
             if problem:
                 yield error("engine_output", key[0], problem)
 
@@ -94,32 +97,36 @@ class EngineCheck:
         found = self._sampled[execution]
         return lambda ident: found.get(ident, ())
 
-    def _compare_prompt(self, engine: str, body: Body, ids: list[int]) -> str | None:
+    def _compare_prompt(self, engine: str, body: Body, given: list[int], ids: list[int]) -> str | None:
+        """`given`: ids of an output that the request went on from; they end the prompt."""
+        if "prompt_token_ids" in body and engine == "gyre":
+            return (
+                None if [*body["prompt_token_ids"], *given] == ids else "prompt is not the ids of the request"
+            )
         if "messages" not in body:
-            return self._compare_completion(engine, body, ids)
+            return self._compare_completion(engine, body, given, ids)
         if engine == "llamacpp":
             text = self._ask("/apply-template", apply_template_body(body))["prompt"]
             ours = self._text(engine, ids, body)
             return None if ours == text else _differs("prompt", ours, text)
-        theirs = self._ask("/tokenize", tokenize_body(body))["tokens"]
+        theirs = [*self._ask("/tokenize", tokenize_body(body))["tokens"], *given]
         return None if theirs == ids else f"prompt has {len(ids)} ids, the engine renders other {len(theirs)}"
 
-    def _compare_completion(self, engine: str, body: Body, ids: list[int]) -> str | None:
-        given = body.get("prompt")
-        if isinstance(given, str):
-            ask = {"content": given, "add_special": True, "parse_special": True}
+    def _compare_completion(self, engine: str, body: Body, given: list[int], ids: list[int]) -> str | None:
+        prompt = body.get("prompt")
+        if isinstance(prompt, str):
+            ask = {"content": prompt, "add_special": True, "parse_special": True}
             if engine != "llamacpp":
-                ask = {"model": body["model"], "prompt": given}
-            given = self._ask("/tokenize", ask)["tokens"]
-        return (
-            None if given == ids else f"prompt has {len(ids)} ids, the engine makes other {len(given or ())}"
-        )
+                ask = {"model": body["model"], "prompt": prompt}
+            prompt = self._ask("/tokenize", ask)["tokens"]
+        theirs = [*(prompt or ()), *given]
+        return None if theirs == ids else f"prompt has {len(ids)} ids, the engine makes other {len(theirs)}"
 
     def _compare_output(self, row: Row, body: Body, ids: list[int]) -> str | None:
         """The ids must say the recorded text; after it only an end token or a stop string may come."""
         answer = orjson.loads(row["response"])
         message = answer if isinstance(answer, dict) else {"content": answer}
-        content = message.get("content") or ""
+        content = message.get("content") or message.get("text") or ""
         text = self._text(row["engine"], ids, body)
         if row["finish_reason"] == "length":
             # The last character may have been cut in its middle.

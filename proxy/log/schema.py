@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 STRING = pa.string()
 INT32 = pa.int32()
@@ -23,6 +23,7 @@ STRINGS = pa.list_(STRING)
 IDS = pa.list_(INT32)
 LOGPROBS = pa.list_(pa.float32())
 SPANS = pa.list_(pa.struct([("version", STRING), ("start", INT32), ("end", INT32)]))
+DIGESTS = pa.list_(pa.struct([("version", STRING), ("digest", STRING)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,25 @@ CALLS = (
     Column("prompt_suffix_ids", IDS, "prompt ids after those; null without ids"),
     Column("output_ids", IDS, "sampled ids; null without ids"),
     Column("output_logprobs", LOGPROBS, "log-probability of each sampled id; null when not captured"),
+    Column(
+        "raw_logprobs",
+        LOGPROBS,
+        "the same at temperature 1, nothing cut off; null where those above are these",
+    ),
     Column("version_spans", SPANS, "output ids [start, end) were sampled by that policy version"),
+    Column(
+        "kv_spans", SPANS, "KV of prompt + output [start, end) was computed by that version; null: not told"
+    ),
+    Column("weight_digests", DIGESTS, "digest of each version's weights; null: not told"),
     Column("usage", STRING, "JSON of the engine's usage block"),
     Column("usage_prompt_tokens", INT64, "prompt tokens by the engine's count"),
     Column("usage_completion_tokens", INT64, "completion tokens by the engine's count"),
     Column("usage_cached_tokens", INT64, "prompt tokens the engine took from its cache"),
+    Column(
+        "spliced_tokens",
+        INT32,
+        "prompt ids that are the engine's earlier output, not its text tokenized again",
+    ),
     Column("temperature", FLOAT64, "effective sampling temperature; null when not known"),
     Column("top_p", FLOAT64, "effective top_p"),
     Column("top_k", INT64, "effective top_k"),

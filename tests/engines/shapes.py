@@ -115,7 +115,8 @@ class Shape:
 
     def _news(self, choice: Json, first: bool) -> Json:
         """gyre: all that is told of the call at its begin; later, versions that were not told yet."""
-        new = [span["version"] for span in choice.get("weight_versions", ())]
+        spans = choice.get("weight_versions")
+        new = [span["version"] for span in spans] if isinstance(spans, list) else []
         new = [version for version in new if version not in self.told]
         if first and not new:
             new = [own.spans_of(self.answer)[0][0]]

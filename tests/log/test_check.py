@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gyre.proxy.calls import NewMessage
+from gyre.proxy.calls import NewMessage, OwnReport, VersionSpan
 from gyre.proxy.errors import ConfigError
 from gyre.proxy.log.check import Report, check
 from gyre.proxy.log.reading.groups import read_groups
@@ -89,6 +89,57 @@ def few_logprobs(worker: Worker) -> None:
     worker.call("c1", output=[4, 5], logprobs=np.zeros(1, "<f4").tobytes())
 
 
+def few_raw_logprobs(worker: Worker) -> None:
+    worker.call("c1", output=[4, 5], own=OwnReport(raw_logprobs=np.zeros(3, "<f4").tobytes()))
+
+
+@pytest.mark.parametrize("sealed", READERS)
+@pytest.mark.parametrize(
+    ("spans", "whole"),
+    [
+        ([], True),
+        ([("1", 0, 3)], True),
+        ([("1", 0, 1), ("2", 1, 1), ("2", 1, 3)], True),
+        ([("1", 0, 2)], False),
+        ([("1", 0, 4)], False),
+        ([("1", 1, 3)], False),
+        ([("1", 0, 1), ("2", 2, 3)], False),
+        ([("1", 0, 2), ("2", 1, 3)], False),
+        ([("2", 1, 3), ("1", 0, 1)], False),
+    ],
+)
+def test_versions_cover_all_that_was_sampled_in_order(
+    tmp_path: Path, spans: list[tuple[str, int, int]], whole: bool, sealed: bool
+) -> None:
+    worker = LogBuilder(tmp_path).worker()
+    worker.call("c1", [1, 2], [4, 5, 6], version_spans=[VersionSpan(*span) for span in spans])
+    worker.die()
+    assert codes(found(tmp_path, sealed)) == ([] if whole else ["version_spans"])
+
+
+@pytest.mark.parametrize(
+    ("spans", "outcome", "whole"),
+    [
+        ([("1", 0, 4)], "ok", True),
+        ([("1", 0, 5)], "ok", True),
+        ([("0", 0, 1), ("1", 1, 2)], "ok", True),
+        ([("0", 0, 1)], "ok", False),
+        ([("0", 0, 1)], "client_gone", True),
+        ([], "upstream_cut", True),
+        ([("1", 0, 6)], "ok", False),
+        ([("0", 0, 1), ("1", 2, 4)], "ok", False),
+    ],
+)
+def test_kv_spans_cover_the_prompt_and_at_most_the_output(
+    tmp_path: Path, spans: list[tuple[str, int, int]], outcome: str, whole: bool
+) -> None:
+    worker = LogBuilder(tmp_path).worker()
+    own = OwnReport(kv_spans=[VersionSpan(*span) for span in spans])
+    worker.call("c1", [1, 2], [4, 5, 6], outcome=outcome, own=own)
+    worker.die()
+    assert codes(found(tmp_path, sealed=True)) == ([] if whole else ["kv_spans"])
+
+
 def same_key_other_payload(worker: Worker) -> None:
     worker.call("c1", output=[4])
     worker.call("c1", output=[5])
@@ -108,6 +159,7 @@ def same_key_other_payload(worker: Worker) -> None:
         (parent_of_another_execution, "bad_parent", "c1"),
         (parent_that_is_later, "bad_parent", "c1"),
         (few_logprobs, "logprobs_length", "c1"),
+        (few_raw_logprobs, "logprobs_length", "c1"),
         (same_key_other_payload, "conflicting_rows", "c1"),
     ],
 )
@@ -247,11 +299,13 @@ def test_a_parquet_file_of_a_newer_format_is_an_error_and_not_read(tmp_path: Pat
 def test_columns_of_a_newer_schema_are_ignored_and_missing_ones_are_null(tmp_path: Path) -> None:
     first, _ = two_seals(tmp_path)
     table = pq.read_table(first)
-    changed = table.drop_columns(["cell", "seed"]).append_column("mood", pa.array(["good"] * 3))
+    changed = table.drop_columns(["cell", "seed", "kv_spans", "raw_logprobs"]).append_column(
+        "mood", pa.array(["good"] * 3)
+    )
     pq.write_table(changed.replace_schema_metadata(table.schema.metadata), first)
     calls = read_log(tmp_path).calls
     assert "mood" not in calls.schema.names
-    assert calls["cell"].to_pylist() == [None] * 6
+    assert calls["cell"].to_pylist() == calls["kv_spans"].to_pylist() == [None] * 6
     assert check(tmp_path).ok
 
 

@@ -31,7 +31,7 @@ def record_run(root: Path, engine: FakeEngine) -> None:
         proxy.rows(3)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "llamacpp"])
+@pytest.mark.parametrize("kind", ["vllm", "gyre", "llamacpp"])
 def test_a_recorded_run_says_what_the_engine_says(tmp_path: Path, kind: Kind) -> None:
     script = [
         Answer(text="good day"),
@@ -42,6 +42,19 @@ def test_a_recorded_run_says_what_the_engine_says(tmp_path: Path, kind: Kind) ->
         record_run(tmp_path, engine)
         seal(tmp_path)
         report = check(tmp_path, engine=engine.url + "/v1")
+    assert report.findings == []
+    assert (report.counts["engine_prompts"], report.counts["engine_outputs"]) == (3, 3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_that_went_on_and_prompts_of_ids_are_compared_too(tmp_path: Path, stream: bool) -> None:
+    with FakeEngine(kind="gyre", script=Answer(text="good day")) as engine:
+        with RunningProxy(tmp_path, engine) as proxy:
+            proxy.chat(stream=stream, output_token_ids=tokenize("good"))
+            proxy.chat(stream=stream, prompt_token_ids=[101, 102], output_token_ids=tokenize("go"))
+            asked = {"prompt": "once", "stream": stream, "output_token_ids": tokenize("go")}
+            proxy.post(proxy.base() + "/completions", json=asked)
+        report = check(tmp_path, engine=engine.url)
     assert report.findings == []
     assert (report.counts["engine_prompts"], report.counts["engine_outputs"]) == (3, 3)
 

@@ -18,7 +18,7 @@ from tests.log.builders import LogBuilder
 
 def test_a_new_folder_says_its_format(tmp_path: Path) -> None:
     create_folder(tmp_path / "a" / "logs")
-    assert json.loads((tmp_path / "a/logs/gyre.json").read_text()) == {"format": 1, "schema": 2}
+    assert json.loads((tmp_path / "a/logs/gyre.json").read_text()) == {"format": 1, "schema": 3}
 
 
 def test_creating_a_folder_again_changes_nothing(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from gyre.proxy.calls import CallRecord, Record
+from gyre.proxy.calls import CallRecord, OwnReport, Record
 from gyre.proxy.errors import LogFormatError
 from gyre.proxy.log.reading.read import read_log
 from gyre.proxy.log.reading.scan import Damage, Tail, scan
@@ -119,6 +120,17 @@ def test_a_growing_segment_is_read_piece_by_piece(tmp_path: Path) -> None:
     tail.close()
     assert records == whole
     assert isinstance(records[0], CallRecord)
+
+
+def test_a_row_of_an_older_gyre_lacks_what_was_added_since(tmp_path: Path) -> None:
+    worker = LogBuilder(tmp_path).worker()
+    record = worker.call("new", own=OwnReport(spliced_tokens=7))
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(record))
+    older = msgspec.msgpack.decode(msgspec.msgpack.encode(fields[:-1]), type=Record)
+    assert isinstance(older, CallRecord)
+    assert (older.own, older.output) == (None, record.output)
+    newer = msgspec.msgpack.decode(msgspec.msgpack.encode([*fields, "unknown"]), type=Record)
+    assert newer == record
 
 
 def test_a_segment_of_a_newer_gyre_is_refused_and_kept(tmp_path: Path) -> None:

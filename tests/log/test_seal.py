@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gyre.proxy.calls import Sampling, VersionSpan
+from gyre.proxy.calls import OwnReport, Sampling, VersionSpan, WeightDigest
 from gyre.proxy.log.reading.read import Log, read_log
 from gyre.proxy.log.sealing import files as sealing
 from gyre.proxy.log.sealing.seal import main, seal
@@ -71,10 +71,17 @@ def test_every_column_survives_with_its_meaning(tmp_path: Path) -> None:
         delivery_of="c0",
         cell="cell-1",
         upstream_model="m2",
+        own=OwnReport(
+            raw_logprobs=np.array([-2, -3], "<f4").tobytes(),
+            kv_spans=[VersionSpan("v0", 0, 3), VersionSpan("v2", 3, 4)],
+            weight_digests=[WeightDigest("v1", "ab"), WeightDigest("v2", "cd")],
+            spliced_tokens=2,
+        ),
     )
+    worker.call("c2")
     worker.close()
     seal(tmp_path)
-    row = read_log(tmp_path).calls.to_pylist()[0]
+    row, other = read_log(tmp_path).calls.to_pylist()
     expected: dict[str, Any] = dict(
         temperature=0.5,
         top_p=None,
@@ -95,6 +102,10 @@ def test_every_column_survives_with_its_meaning(tmp_path: Path) -> None:
         prompt_suffix_ids=[1, 2, 3],
         output_ids=[4, 5],
         output_logprobs=[-1.0, 0.0],
+        raw_logprobs=[-2.0, -3.0],
+        kv_spans=[{"version": "v0", "start": 0, "end": 3}, {"version": "v2", "start": 3, "end": 4}],
+        weight_digests=[{"version": "v1", "digest": "ab"}, {"version": "v2", "digest": "cd"}],
+        spliced_tokens=2,
         usage_prompt_tokens=3,
         usage_completion_tokens=2,
         usage_cached_tokens=1,
@@ -102,6 +113,8 @@ def test_every_column_survives_with_its_meaning(tmp_path: Path) -> None:
         execution_source="url",
     )
     assert {name: row[name] for name in expected} == expected
+    of_our_engine = ("raw_logprobs", "kv_spans", "weight_digests", "spliced_tokens")
+    assert [other[name] for name in of_our_engine] == [None] * 4
 
 
 def test_a_seed_no_column_can_hold_does_not_stop_the_seal(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ TOOLS = (ToolCall("grep", '{"q": "é" ,"n":1.0}'), ToolCall("run", '{"cmd":"ls"}
 RICH = Answer(text="grüße", reasoning="so", tool_calls=TOOLS)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp"])
+@pytest.mark.parametrize("kind", ["vllm", "gyre", "sglang", "llamacpp"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_engine_with_ids_is_captured_exactly(tmp_path: Path, kind: Kind, stream: bool) -> None:
     answer = Answer(text="hello there")
@@ -113,7 +113,7 @@ def test_logprobs_that_the_client_turned_off_are_captured_and_not_shown(tmp_path
     assert row.capture_quality == "exact"
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp", "text"])
+@pytest.mark.parametrize("kind", ["vllm", "gyre", "sglang", "llamacpp", "text"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_sees_what_it_would_see_without_the_proxy(tmp_path: Path, kind: Kind, stream: bool) -> None:
     asked = {"model": "m", "messages": HI, "stream": stream}

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gyre.proxy.calls import VersionSpan
 from tests.engines.fake import FakeEngine
 from tests.engines.script import Answer, Request, Script
 from tests.proxy import raw
@@ -174,7 +175,7 @@ def test_what_another_proxy_recorded_is_found_in_the_log(tmp_path: Path) -> None
             assert arguments_sent(engine) == '{"command":  "ls"}'
 
 
-@pytest.mark.parametrize("kind", ["vllm", "llamacpp"])
+@pytest.mark.parametrize("kind", ["vllm", "gyre", "llamacpp"])
 def test_the_prompt_that_would_be_sampled_from_is_counted(tmp_path: Path, kind: Any) -> None:
     with FakeEngine(kind=kind, script=LOOK) as engine, RunningProxy(tmp_path, engine) as proxy:
         url = proxy.base() + "/messages/count_tokens?beta=true"
@@ -183,6 +184,30 @@ def test_the_prompt_that_would_be_sampled_from_is_counted(tmp_path: Path, kind: 
         count, call = proxy.rows(2)
     assert counted.json() == {"input_tokens": call.prompt_tokens}
     assert (count.wire, count.outcome, count.output) == ("count_tokens", "ok", None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_our_own_engine_is_recorded_exactly_and_its_fields_stay_with_us(tmp_path: Path, stream: bool) -> None:
+    answer = Answer(text="good day", versions=[("3", 0, 4), ("4", 4, 9)])
+    with FakeEngine(kind="gyre", script=answer) as engine, RunningProxy(tmp_path, engine) as proxy:
+        shown = post(proxy, stream=stream, temperature=0.5)
+        (row,) = proxy.rows()
+    assert b"weight" not in shown.content and b"sampling_logprob" not in shown.content
+    assert (row.upstream_wire, row.capture_quality, row.logprob_quality) == ("chat", "exact", "sampled")
+    assert row.version_spans == [VersionSpan("3", 0, 4), VersionSpan("4", 4, 9)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_the_engine_abandoned_does_not_end(tmp_path: Path, stream: bool) -> None:
+    answer = Answer(text="good day", finish_reason="moved")
+    with FakeEngine(kind="gyre", script=answer) as engine, RunningProxy(tmp_path, engine) as proxy:
+        if stream:
+            with pytest.raises(httpx.RemoteProtocolError):
+                post(proxy, stream=True)
+        else:
+            assert post(proxy).json()["type"] == "error"
+        (row,) = proxy.rows()
+    assert (row.outcome, row.capture_quality) == ("upstream_cut", "exact")
 
 
 def test_a_count_that_the_engine_refuses_is_an_error_of_the_wire(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ def take_apart(body: bytes, top: Object, wire: Wire, prompt_ids: Ids | None) -> 
         cuts.append(cut[0])
     if wire == Wire.COMPLETIONS and "prompt" in top:
         cuts += _cut_prompt(body, top["prompt"], prompt_ids, parts)
+    if wire == Wire.CHAT and "prompt_token_ids" in top:
+        cuts += _cut_ids(body, top["prompt_token_ids"], prompt_ids)
     rest, at = [], 0
     for start, end, marker in sorted(cuts):
         rest += [body[at:start], marker]
@@ -89,10 +91,17 @@ def _cut_alone(body: bytes, raw: msgspec.Raw, marker: bytes, start: bytes, parts
 
 def _cut_prompt(body: bytes, raw: msgspec.Raw, prompt_ids: Ids | None, parts: Parts) -> list[Cut]:
     text = bytes(raw)
+    if text[:1] != b'"':
+        return _cut_ids(body, raw, prompt_ids)
+    parts.kind, parts.messages = "prompt", [text]
     start = offset(body, raw)
-    if text[:1] == b'"':
-        parts.kind, parts.messages = "prompt", [text]
-        return [(start, start + len(text), b'"gyre:prompt"')]
+    return [(start, start + len(text), b'"gyre:prompt"')]
+
+
+def _cut_ids(body: bytes, raw: msgspec.Raw, prompt_ids: Ids | None) -> list[Cut]:
+    """A prompt given as ids, which the row has already."""
+    text = bytes(raw)
+    start = offset(body, raw)
     ids = parse_ids(text) if text[:1] == b"[" else None
     if (
         ids is None

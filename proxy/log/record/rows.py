@@ -8,8 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gyre.proxy.calls import CallRecord, NewMessage, Sampling, VersionSpan
-from gyre.proxy.capture.captured import Captured, ChoiceCapture, float32, judge, logprob_quality
+import msgspec
+
+from gyre.proxy.calls import CallRecord, NewMessage, OwnReport, Sampling, VersionSpan, WeightDigest
+from gyre.proxy.capture.captured import Captured, ChoiceCapture, behaviour, float32, judge, logprob_quality
+from gyre.proxy.capture.continued import continued
+from gyre.proxy.capture.profiles import Engine
 from gyre.proxy.capture.usage import read_usage
 from gyre.proxy.log.record.attempt import Attempt, Call
 from gyre.proxy.log.record.delta import DeltaIndex, Match, RowKey
@@ -65,7 +69,7 @@ def rows_of(
     attempt: Attempt, index: DeltaIndex, messages: KnownMessages, order: Callable[[], int], worker: str
 ) -> Rows:
     """Build the rows of `attempt`; `order` gives the next commit number."""
-    captured = attempt.captured or Captured()
+    captured = _captured(attempt)
     execution = attempt.call.identity.execution_id
     ids = captured.prompt_ids
     prompt = None if ids is None else ids.astype("<i4", copy=False).tobytes()
@@ -79,6 +83,13 @@ def rows_of(
     ]
     records[0].new_messages = request.new
     return Rows(records, match, request.addresses, request.pieces)
+
+
+def _captured(attempt: Attempt) -> Captured:
+    captured, ask = attempt.captured or Captured(), attempt.call.ask
+    if ask is None or ask.given is None or attempt.engine != Engine.GYRE:
+        return captured
+    return continued(captured, ask.given, ask.stream)
 
 
 def _request(
@@ -176,25 +187,34 @@ def _prompt_columns(prompt: bytes | None, match: Match | None) -> dict[str, Any]
 def _choice_columns(attempt: Attempt, captured: Captured, choice: ChoiceCapture) -> dict[str, Any]:
     call = attempt.call
     sampling = effective_sampling(call, captured, attempt.defaults)
+    if choice.seed is not None:
+        sampling = msgspec.structs.replace(sampling, seed=choice.seed)
     if attempt.version_changed and not choice.spans and choice.ids:
         captured.flag("version_unsure")
     usage = captured.usage if choice.index == 0 else None
     sampled = attempt.captured is not None and attempt.delivery_of is None
     quality, flags = judge(captured, choice, read_usage(captured.usage), sampled)
+    logprobs, raw_logprobs = behaviour(choice, sampling)
     return dict(
         choice=choice.index,
         finish_reason=choice.finish_reason,
         response=choice.message,
         response_meta=captured.meta,
         output=None if choice.ids is None else struct.pack(f"<{len(choice.ids)}i", *choice.ids),
-        logprobs=float32(choice.logprobs),
+        logprobs=float32(logprobs),
         version_spans=_spans(attempt, choice),
         usage=usage,
         sampling=sampling,
         capture_quality=quality.value,
         logprob_quality=logprob_quality(choice, sampling).value,
         capture_flags=[*call.identity.flags, *call.flags, *attempt.flags, *flags],
+        own=_own(captured, choice, raw_logprobs) if attempt.engine == Engine.GYRE else None,
     )
+
+
+def _own(captured: Captured, choice: ChoiceCapture, raw_logprobs: list[float | None] | None) -> OwnReport:
+    digests = [WeightDigest(*pair) for pair in captured.weight_digests.items()]
+    return OwnReport(float32(raw_logprobs), choice.kv_spans, digests or None, captured.spliced_tokens)
 
 
 def effective_sampling(call: Call, captured: Captured, defaults: Sampling) -> Sampling:
@@ -215,7 +235,7 @@ def effective_sampling(call: Call, captured: Captured, defaults: Sampling) -> Sa
 def _spans(attempt: Attempt, choice: ChoiceCapture) -> list[VersionSpan]:
     count = len(choice.ids or ())
     if choice.spans:
-        return [VersionSpan(s.version, s.start, count if s.end < 0 else s.end) for s in choice.spans]
+        return choice.version_spans
     if attempt.version is None or attempt.version_changed or not count:
         return []
     return [VersionSpan(attempt.version, 0, count)]

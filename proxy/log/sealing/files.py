@@ -115,5 +115,6 @@ def _commit_key(record: CallRecord | ExecutionRecord) -> tuple[Any, ...]:
 
 def _size(record: CallRecord) -> int:
     parts = (record.request, record.raw_request, record.response, record.raw_response)
-    ids = (record.prompt_suffix, record.output, record.logprobs)
+    raw_logprobs = record.own.raw_logprobs if record.own else None
+    ids = (record.prompt_suffix, record.output, record.logprobs, raw_logprobs)
     return 1024 + sum(len(part) for part in (*parts, *ids) if part is not None)

@@ -164,8 +164,18 @@ def _hints(record: CallRecord) -> str | None:
     return msgspec.json.encode(record.identity.hints).decode() if record.identity.hints else None
 
 
-def _spans(record: CallRecord) -> list[dict[str, object]]:
-    return [{"version": span.version, "start": span.start, "end": span.end} for span in record.version_spans]
+def _structs(get: Getter) -> Getter:
+    """A list of structs as Arrow takes it."""
+
+    def structs(record: CallRecord) -> list[dict[str, Any]] | None:
+        values = get(record)
+        return None if values is None else [msgspec.structs.asdict(value) for value in values]
+
+    return structs
+
+
+def _own(name: str) -> Getter:
+    return lambda record: None if record.own is None else getattr(record.own, name)
 
 
 _IDENTITY = set(Identity.__struct_fields__) - {"hints", "flags"}
@@ -184,7 +194,11 @@ _CALL: dict[str, Getter] = {
     "prompt_suffix_ids": attrgetter("prompt_suffix"),
     "output_ids": attrgetter("output"),
     "output_logprobs": attrgetter("logprobs"),
-    "version_spans": _spans,
+    "raw_logprobs": _own("raw_logprobs"),
+    "version_spans": _structs(attrgetter("version_spans")),
+    "kv_spans": _structs(_own("kv_spans")),
+    "weight_digests": _structs(_own("weight_digests")),
+    "spliced_tokens": _own("spliced_tokens"),
     "usage_prompt_tokens": _usage("prompt"),
     "usage_completion_tokens": _usage("completion"),
     "usage_cached_tokens": _usage("cached"),
