@@ -13,11 +13,19 @@ from gyre.elastic.engine.models.check import check_config, check_structure
 from gyre.elastic.engine.models.compare import check_logits
 from gyre.proxy.errors import EngineError
 
-SMALL: dict[str, Any] = {
-    **{"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
-    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256},
-    **{"initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
-}
+SMALL: dict[str, Any] = dict(
+    vocab_size=97,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    initializer_range=0.3,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
 
 
@@ -112,6 +120,15 @@ def test_attention_of_another_kind_shows_in_the_numbers(
         check_logits(network(kind, dtype, **values))
 
 
+def test_a_window_that_the_engine_is_not_told_of_is_noticed_with_few_tokens() -> None:
+    windows = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0}
+    model = network("Qwen3", head_dim=8, **windows)
+    for layer in model.get_decoder().layers:
+        layer.self_attn.sliding_window = None
+    with pytest.raises(EngineError, match="other logits"):
+        check_logits(model)
+
+
 def test_a_small_difference_shows_in_fp32() -> None:
     with pytest.raises(EngineError, match="other logits"):
         check_logits(network("Gemma2", head_dim=8, attn_logit_softcapping=1.0))
@@ -120,7 +137,7 @@ def test_a_small_difference_shows_in_fp32() -> None:
 @pytest.mark.parametrize("kind", ["Bloom", "Nemotron", "Lfm2"])
 def test_a_pass_that_breaks_is_a_refusal_too(kind: str) -> None:
     values = {"Lfm2": {"layer_types": ["conv", "full_attention"]}}.get(kind, {})
-    with pytest.raises(EngineError, match="cannot serve|differ"):
+    with pytest.raises(EngineError, match=r"cannot serve|differ"):
         check_logits(network(kind, n_head=4, **values))
 
 
