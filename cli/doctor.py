@@ -99,6 +99,8 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
                 "capture_flags": p.flags,
                 "prompt_tokens": None if p.prompt_ids is None else len(p.prompt_ids),
                 "sampled_tokens": p.sampled,
+                "versions": p.versions,
+                "weight_digests": dict(p.digests),
             }
             for p in diagnosis.probes
         ],
