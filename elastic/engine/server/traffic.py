@@ -85,6 +85,7 @@ def _of_engine(stats: EngineStats) -> Iterator[Metric]:
     yield GaugeMetricFamily("gyre_engine_kv_limit_bytes", "Memory that they may use", stats.kv_limit_bytes)
     yield GaugeMetricFamily("gyre_engine_kept_conversations", "Prefixes kept for reuse", stats.kept)
     yield CounterMetricFamily("gyre_engine_steps", "Forward passes", stats.steps)
+    yield CounterMetricFamily("gyre_engine_computed_tokens", "Tokens computed", stats.computed_tokens)
     yield CounterMetricFamily("gyre_engine_prompt_tokens", "Tokens of prompts", stats.prompt_tokens)
     yield CounterMetricFamily(
         "gyre_engine_cached_tokens", "Of these, found in the cache", stats.cached_tokens

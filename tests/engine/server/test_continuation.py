@@ -95,7 +95,7 @@ def test_a_stream_and_its_continuation_join_to_the_whole(
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_sampled_replies_go_on_as_they_would_have(engine: Running, temperature: float) -> None:
-    ask = {
+    ask: Json = {
         "return_token_ids": True,
         "max_tokens": 40,
         "ignore_eos": True,
@@ -112,7 +112,7 @@ def test_sampled_replies_go_on_as_they_would_have(engine: Running, temperature: 
 
 
 def test_completions_go_on_as_well(engine: Running) -> None:
-    ask = {"return_token_ids": True, "max_tokens": 30, "ignore_eos": True, "seed": 3, "logprobs": 0}
+    ask: Json = {"return_token_ids": True, "max_tokens": 30, "ignore_eos": True, "seed": 3, "logprobs": 0}
     undisturbed = engine.complete(**ask)["choices"][0]
     again = engine.complete(**ask, output_token_ids=undisturbed["token_ids"][:10])["choices"][0]
     for key in ("text", "token_ids", "prompt_token_ids"):
@@ -121,7 +121,7 @@ def test_completions_go_on_as_well(engine: Running) -> None:
 
 
 def test_what_is_not_known_of_earlier_tokens_is_null(engine: Running) -> None:
-    ask = {"return_token_ids": True, "max_tokens": 6, "ignore_eos": True, "seed": 3, "logprobs": True}
+    ask: Json = {"return_token_ids": True, "max_tokens": 6, "ignore_eos": True, "seed": 3, "logprobs": True}
     ids = engine.chat(**ask)["choices"][0]["token_ids"]
     choice = engine.chat(**ask, output_token_ids=ids[:4])["choices"][0]
     entries = choice["logprobs"]["content"]
@@ -131,7 +131,7 @@ def test_what_is_not_known_of_earlier_tokens_is_null(engine: Running) -> None:
 
 
 def test_versions_of_before_are_kept_apart(engine: Running) -> None:
-    ask = {"return_token_ids": True, "max_tokens": 6, "ignore_eos": True, "seed": 3}
+    ask: Json = {"return_token_ids": True, "max_tokens": 6, "ignore_eos": True, "seed": 3}
     ids = engine.chat(**ask)["choices"][0]["token_ids"]
     spans = [{"version": "5", "start": 0, "end": 1}, {"version": "6", "start": 1, "end": 3}]
     said = engine.chat(**ask, output_token_ids=ids[:3], output_weight_versions=spans)
@@ -150,7 +150,7 @@ def test_what_was_complete_is_not_sampled_on(engine: Running, stream: bool) -> N
         ({"max_tokens": 2}, engine.ids("All said")[:2], "", None),
     ]
     for fields, ids, text, reason in cases:
-        ask = {"max_tokens": 50, **fields, "output_token_ids": ids, "return_token_ids": True}
+        ask: Json = {"max_tokens": 50, **fields, "output_token_ids": ids, "return_token_ids": True}
         if stream:
             last = engine.stream(**ask)[-1]["choices"][0]
             assert not last["token_ids"]
@@ -193,7 +193,7 @@ def test_held_back_text_is_not_said_by_an_engine_that_gives_the_request_away() -
     with run_engine() as engine:
         ids = engine.ids(script)
         held = next(n for n in range(len(ids)) if "\ufffd" in engine.text(ids[:n]))
-        ask = {"script": script, "max_tokens": 50, "return_token_ids": True, "request_id": "mine"}
+        ask: Json = {"script": script, "max_tokens": 50, "return_token_ids": True, "request_id": "mine"}
         whole = joined(engine.stream(**ask))
 
         seen: list[Json] = []

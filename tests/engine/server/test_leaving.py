@@ -103,16 +103,17 @@ def test_a_server_that_stops_cuts_streams_and_refuses_the_rest() -> None:
     assert (plain[0].status_code, plain[0].json()["error"]["code"]) == (503, "stopping")
 
 
-def test_requests_that_the_engine_ends_say_so() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_that_the_engine_ends_say_so(stream: bool) -> None:
     with run_engine() as engine:
-        for stream in (False, True):
-            thread = threading.Thread(
-                target=lambda: (wait_until_running(engine), engine.engine.abort(["mine"]))
-            )
-            thread.start()
-            answer = engine.post(CHAT, LONG | {"request_id": "mine", "stream": stream})
-            thread.join()
-            text = events_of(answer.text)[-2] if stream else answer.text
-            choice = orjson.loads(text)["choices"][0]
-            assert choice["finish_reason"] == "abort"
-            engine.wait_until_idle()
+
+        def end_it() -> None:
+            wait_until_running(engine)
+            engine.engine.abort(["mine"])
+
+        thread = threading.Thread(target=end_it)
+        thread.start()
+        answer = engine.post(CHAT, LONG | {"request_id": "mine", "stream": stream})
+        thread.join()
+        text = events_of(answer.text)[-2] if stream else answer.text
+        assert orjson.loads(text)["choices"][0]["finish_reason"] == "abort"
