@@ -336,10 +336,10 @@ class Core:
             RequestError: 409, other weights had this version's name; nothing has happened.
         """
         self._require_free(version, staged.digest)
+        staged.copy_into(self.model)
         if in_flight == "abort":
             calls = [[one, *one.siblings] for one in self.running]
             self.abort([one.request.request_id for call in calls for one in call])
-        staged.copy_into(self.model)
         self.memory.clear()
         for sequence in self.roster:
             if in_flight == "recompute" or not sequence.keeps_kv:
