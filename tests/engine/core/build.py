@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from gyre.elastic.engine.core import Core
 from gyre.elastic.engine.limits import EngineLimits
 from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.request import Collected, GenerationRequest, SamplingParams
+from gyre.elastic.engine.weights import StagedWeights
 
 VOCAB = 199
 """No multiple of the sampler's block."""
@@ -128,10 +131,10 @@ def fresh(kind: str = "qwen3", seed: int = 0) -> PreTrainedModel:
     """The same weights in memory of its own."""
     source = network(kind, seed)
     made: Any = type(source)
-    copy: PreTrainedModel = made(source.config).eval()
-    copy.load_state_dict(source.state_dict())
-    copy.requires_grad_(False)
-    return copy
+    model: PreTrainedModel = made(copy.deepcopy(source.config)).eval()
+    model.load_state_dict(source.state_dict())
+    model.requires_grad_(False)
+    return model
 
 
 @functools.cache
@@ -285,3 +288,9 @@ def plain_logits(model: PreTrainedModel, ids: Sequence[int]) -> torch.Tensor:
     """(N, V) by transformers alone: one fresh forward pass with its own attention."""
     logits: torch.Tensor = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
     return logits.float()
+
+
+def staged(seed: int, kind: str = "qwen3") -> StagedWeights:
+    """The weights of `network(kind, seed)`, as if read from a folder."""
+    tensors = {name: tensor.clone() for name, tensor in network(kind, seed).state_dict().items()}
+    return StagedWeights(folder=Path("nowhere"), digest=f"digest {seed}", tensors=tensors)
