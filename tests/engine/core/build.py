@@ -164,6 +164,7 @@ def core_of(
     *,
     model: PreTrainedModel | None = None,
     seed: int = 0,
+    version: str = "1",
     kv_tokens: int | None = None,
     **limits: Any,
 ) -> Core:
@@ -172,7 +173,7 @@ def core_of(
         limits["kv_bytes"] = kv_tokens * TOKEN_BYTES
     limits.setdefault("ctx", 4096)
     return Core(
-        loaded(model or fresh(kind, seed)), EngineLimits(**limits), version="1", digest=f"digest {seed}"
+        loaded(model or fresh(kind, seed)), EngineLimits(**limits), version=version, digest=f"digest {seed}"
     )
 
 
