@@ -17,10 +17,8 @@ from gyre.elastic.engine.models.load import load_model
 from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.server import errors
 from gyre.elastic.engine.server.control import ControlRoutes
-from gyre.elastic.engine.server.control import ControlRoutes
 from gyre.elastic.engine.server.generation import Script
 from gyre.elastic.engine.server.info import InfoRoutes
-from gyre.elastic.engine.server.kv import KVRoutes
 from gyre.elastic.engine.server.kv import KVRoutes
 from gyre.elastic.engine.server.running import listen, running, url_of
 from gyre.elastic.engine.server.service import Service
