@@ -20,6 +20,7 @@ STEPS = [
     Step(text="done"),
 ]
 AGENT = Path(__file__).parents[2] / "examples" / "openai-sdk" / "agent.py"
+AGENTS = Path(__file__).with_name("openai_agent.py")
 
 
 @pytest.mark.harness
@@ -62,6 +63,17 @@ def test_opencode(tmp_path: Path) -> None:
         ran = opencode(rig.home, rig.url, name=MODEL).run(TASK, timeout=200)
     assert ran.code == 0 and "done (MAINTASK-3)" in ran.out, ran
     assert chain(TASK, 3).items() <= rig.story().items()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+def test_openai_agents(tmp_path: Path, wire: str) -> None:
+    with EmbeddedRig(tmp_path, {TASK: STEPS}) as rig:
+        command = [sys.executable, "-P", str(AGENTS), f"{rig.url}/v1", MODEL, wire, TASK]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0 and "done (MAINTASK-3)" in ran.stdout, ran.stderr
+    assert rig.story() == chain(TASK, 3)
+    rig.trained_once()
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses"])
