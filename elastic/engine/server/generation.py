@@ -74,6 +74,8 @@ class Generations:
         self, ask: Ask, body: ChatBody | CompletionBody, prompts: Sequence[Prompt], forced: Sequence[int]
     ) -> tuple[Call, Frame]:
         self._prompts.require_known("output_token_ids", [token.id for token in ask.earlier])
+        if not all(prompt.ids for prompt in prompts):
+            raise FieldError(_prompt_field(body), "it is empty")
         limits = [most_tokens(body, self._prompts.context, len(prompt.ids)) for prompt in prompts]
         chat = isinstance(body, ChatBody)
         count = len(prompts) * ask.n
@@ -107,6 +109,12 @@ class Generations:
         tokenizer = self._model.tokenizer
         end = tokenizer.eos_token_id if tokenizer.eos_token_id in self._model.stop_ids else None
         return [*tokenizer.encode(text, add_special_tokens=False), end or min(self._model.stop_ids)]
+
+
+def _prompt_field(body: ChatBody | CompletionBody) -> str:
+    if isinstance(body, CompletionBody):
+        return "prompt"
+    return "messages" if body.prompt_token_ids is None else "prompt_token_ids"
 
 
 def _require_free_choice(choice: str | dict[str, Any] | None) -> None:
