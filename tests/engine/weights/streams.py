@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -102,7 +103,9 @@ class Client:
             return orjson.loads(await answer.read())
 
     async def status(self, path: str, body: Any = None, data: bytes | None = None) -> tuple[int, Json]:
-        async with self.session.post(path, json=body, data=data) as answer:
+        blob = None if data is None else io.BytesIO(data)
+        # A body that is refused by its length is not sent at all.
+        async with self.session.post(path, json=body, data=blob, expect100=bool(data)) as answer:
             return answer.status, orjson.loads(await answer.read())
 
     async def bytes(self, path: str, body: Any) -> bytes:
@@ -114,7 +117,7 @@ class Client:
         await self.post("/update_weights", update_of(folder, version, in_flight))
 
     async def import_kv(self, blob: bytes) -> Json:
-        async with self.session.post("/kv/import", data=blob) as answer:
+        async with self.session.post("/kv/import", data=io.BytesIO(blob)) as answer:
             assert answer.status == 200, await answer.text()
             told: Json = await answer.json()
             return told
