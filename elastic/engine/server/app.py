@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -94,6 +95,8 @@ def serve(
         EngineError: the address cannot be used, or the model cannot be served.
     """
     require_loopback(settings.host)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)  # of the process: torch has no narrower setting
     with listen(settings.host, settings.port) as listener:
         model = load_model(
             settings.model,
