@@ -229,9 +229,9 @@ def test_an_output_with_another_end_is_not_spliced() -> None:
 @pytest.mark.parametrize(
     "template",
     [
-        # an answer is shown whole in the last turn alone
-        "{% for m in messages %}{{ m.content if loop.last or m.role == 'user' else m.content[:1] }}<|im_end|>"
-        "{% endfor %}",
+        # an answer is shown as it was in the last turn alone
+        "{% for m in messages %}{{ m.content if loop.last or m.role == 'user' else m.content | upper }}"
+        "<|im_end|>{% endfor %}",
         # a question that comes last has a mark
         "{% for m in messages %}{{ m.content + ('!' if loop.last and m.role == 'user' else '') }}<|im_end|>"
         "{% endfor %}",

@@ -39,7 +39,7 @@ def test_a_whole_conversation_in_our_template() -> None:
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "Wait.", "reasoning": "hm", "tool_calls": [CALL, CALL]},
         {"role": "tool", "tool_call_id": "c", "content": "42"},
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]},
     ]
     assert template().render(read_conversation(messages, [TOOL])) == (
         "<|im_start|>system\nBe kind.\n\nYou can call these functions:\n<tools>\n"
@@ -51,7 +51,8 @@ def test_a_whole_conversation_in_our_template() -> None:
         '<tool_call>\n{"name": "f", "arguments": {"x": "é"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "f", "arguments": {"x": "é"}}\n</tool_call><|im_end|>\n'
         "<|im_start|>tool\n<tool_response>\n42\n</tool_response><|im_end|>\n"
-        '<|im_start|>assistant\n<tool_call>\n{"name": "f", "arguments": {"x": "é"}}\n</tool_call><|im_end|>\n'
+        '<|im_start|>assistant\n<tool_call>\n{"name": "f", "arguments": {"x": "é"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "f", "arguments": {"x": "é"}}\n</tool_call><|im_end|>\n'
         "<|im_start|>assistant\n"
     )
 
