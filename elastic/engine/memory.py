@@ -19,6 +19,7 @@ class Memory:
     def __init__(self, shape: KVShape, limit_bytes: int) -> None:
         self.shape = shape
         self.limit_bytes = limit_bytes
+        self.ahead = AHEAD
         self.store = PrefixStore()
         self.imported: dict[str, tuple[list[int], SequenceKV]] = {}
 
@@ -31,7 +32,7 @@ class Memory:
         """The capacity in tokens that a sequence starts with."""
         left = sequence.request.max_tokens - sequence.output_length
         most = self.limit_bytes // self.shape.token_bytes // GRAIN * GRAIN
-        return min(rounded(len(sequence.ids) + min(left, AHEAD)), most)
+        return min(rounded(len(sequence.ids) + min(left, self.ahead)), most)
 
     def fits(self, tokens: int, running: Iterable[Sequence]) -> bool:
         """Whether `tokens` more could be held beside `running`, once everything kept is given up."""
