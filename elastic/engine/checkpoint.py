@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import torch
 from torch import Tensor
@@ -152,15 +153,16 @@ def _read_open(descriptor: int, path: Path, seen: list[_Seen]) -> Tensor:
         raise bad(f"{path} is not a file")
     if not state.st_size:
         raise bad(f"{path} is empty")
-    memory = bytearray(state.st_size)
-    rest = memoryview(memory)
+    # Not a bytearray, whose zeros are written while it holds the interpreter lock: all streams would stop.
+    memory_N = np.empty(state.st_size, np.uint8)
+    rest = memory_N.data
     while rest:
         read = os.readv(descriptor, [rest])
         if not read:
             raise changed(path)
         rest = rest[read:]
     seen.append(_Seen(path=path, identity=_identity(state)))
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return torch.from_numpy(memory_N)
 
 
 def _settled(descriptor: int, path: Path) -> os.stat_result:
