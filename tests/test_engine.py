@@ -1,4 +1,4 @@
-"""`gyre engine`: refusals without a model, and the real thing with one."""
+"""`gyre engine`: what the command does with either runtime, refusals, and llama.cpp with a real model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
+from gyre.cli.main import main
 from gyre.elastic import packaged
 from gyre.elastic.llamacpp import LlamaCppSettings, find_model, serve
 from gyre.proxy.errors import EngineError
@@ -60,15 +61,85 @@ def test_a_model_file_is_served_under_its_name(tmp_path: Path) -> None:
     assert find_model(str(file)) == ("my-model", file)
 
 
+def test_a_package_of_an_extra_that_is_missing_comes_with_the_command_that_installs_it() -> None:
+    packaged.require_packages("train", "json")
+    with pytest.raises(EngineError, match="`gyre_no_such_package`") as caught:
+        packaged.require_packages("train", "json", "gyre_no_such_package")
+    assert "pip install 'gyre-rl[train]'" in caught.value.hint
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What the command says and ends with 1."""
+
+    def run(*options: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            main(["engine", *options])
+        shown = capsys.readouterr()
+        assert (end.value.code, shown.out) == (1, "")
+        return shown.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("--device", "cpu"), "--device"),
+        (("--dtype", "bf16"), "--dtype"),
+        (("--chat-template", "x"), "--chat-template"),
+        (("--queue", "0"), "--queue"),
+        (("--kv-memory", "1"), "--kv-memory"),
+        (("--no-splice",), "--no-splice"),
+        (("--splice",), "--splice"),
+        (("--seed", "0"), "--seed"),
+    ],
+)
+def test_an_option_that_llama_cpp_does_not_have_is_named(
+    refused: Callable[..., str], given: tuple[str, ...], named: str
+) -> None:
+    assert f"`{named}` is not an option of llama.cpp" in refused("--runtime", "llamacpp", *given)
+
+
+def test_a_gguf_file_runs_on_llama_cpp_and_nothing_else_does_by_itself(refused: Callable[..., str]) -> None:
+    assert "no such file: `nowhere.gguf`" in refused("--model", "nowhere.gguf")
+    assert "`--runtime llamacpp`" in refused("--runtime", "transformers", "--model", "nowhere.gguf")
+    assert "Hugging Face folder" in refused("--model", "nowhere")
+
+
+def test_options_reach_the_engine_on_transformers(tmp_path: Path) -> None:
+    template = tmp_path / "own.jinja"
+    template.write_text("{{ messages[0].content }}!")
+    options = ("--ctx", "512", "--seed", "3", "--chat-template", str(template), "--dtype", "bf16")
+    with (
+        engine_process("--model", "tiny", "--kv-memory", "7", *options) as (url, _),
+        httpx.Client(base_url=url) as client,
+    ):
+        assert client.get("/v1/models").json()["data"][0]["max_model_len"] == 512
+        ask = {"messages": [{"role": "user", "content": "hi"}]}
+        assert client.post("/apply-template", json=ask).json()["prompt"] == "hi!"
+        assert client.get("/load").json()["kv_limit_bytes"] == 7 << 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_transformers_at_once_even_with_an_open_stream(number: signal.Signals) -> None:
+    with engine_process("--model", "tiny") as (url, process):
+        ask = {"model": "tiny", "prompt": "hi", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=ask, timeout=30) as answer:
+            next(answer.iter_bytes())
+            process.send_signal(number)
+            assert process.wait(timeout=10) == 0
+
+
 @contextmanager
-def engine_process() -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The command itself; gives its URL when it is ready."""
-    command = [GYRE, "engine", "--json"]
+def engine_process(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The command itself; gives its URL when it is ready. By default SmolLM2 on llama.cpp."""
+    command = [GYRE, "engine", "--json", *(options or ("--runtime", "llamacpp"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             ready = json.loads(process.stdout.readline())
-            assert (ready["schema"], ready["model"]) == (1, "smollm2")
+            assert (ready["schema"], ready["model"]) == (1, "tiny" if options else "smollm2")
             yield ready["url"], process
         finally:
             process.kill()

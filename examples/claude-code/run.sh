@@ -11,7 +11,7 @@ needs claude "npm install --prefix $root/.harness @anthropic-ai/claude-code@2.1.
 
 if [ -z "${ENGINE:-}" ]; then
     # SmolLM2 takes in 8,192 tokens. Claude Code begins with 20,000, and with 200 when it is bare.
-    serve gyre engine --model smollm2 --threads 1 --json
+    serve gyre engine --runtime llamacpp --threads 1 --json
     set -- --env CLAUDE_CODE_MAX_OUTPUT_TOKENS=100 "$@" -- --bare
 fi
 

@@ -33,7 +33,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are ended too
     for folder in (LOGS, TREES):
         shutil.rmtree(folder, ignore_errors=True)
-    with server("engine", "--model", "smollm2") as engine:
+    with server("engine", "--runtime", "llamacpp") as engine:
         with server("proxy", "--upstream", engine, "--logs", str(LOGS), "--port", "0") as proxy:
             asyncio.run(write_story(f"{proxy}/x/{EXECUTION}/v1", model="smollm2"))
         show("gyre", "log", "calls", str(LOGS))

@@ -11,7 +11,7 @@ needs mini "python3 -m venv $root/.harness/venv && $root/.harness/venv/bin/pip i
 
 if [ -z "${ENGINE:-}" ]; then
     # SmolLM2 knows no tools: three answers without a command, and mini-swe-agent gives up.
-    serve gyre engine --model smollm2 --threads 1 --json
+    serve gyre engine --runtime llamacpp --threads 1 --json
     set -- "$@" -- -c mini.yaml -c model.model_kwargs.max_tokens=100
 fi
 

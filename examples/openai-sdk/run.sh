@@ -9,7 +9,7 @@ python3 -c "import openai" || exit 1 # pip install openai
 
 limits=
 if [ -z "${ENGINE:-}" ]; then
-    serve gyre engine --model smollm2 --threads 1 --json
+    serve gyre engine --runtime llamacpp --threads 1 --json
     limits="--turns 3 --tokens 100"
 fi
 
