@@ -56,12 +56,12 @@ class Answer:
             self.call.news.clear()
         if self.call.gone:
             return
-        if self.call.cut:
-            answer = answer_of(RequestError("the engine is stopping", 503, "stopping"))
-        elif self.call.error is not None:
+        if self.call.error is not None:
             answer = answer_of(failed(self.call.error))
-        else:
+        elif self.call.finished:
             answer = Response(orjson.dumps(await self._whole()), media_type="application/json")
+        else:
+            answer = answer_of(RequestError("the engine is stopping", 503, "stopping"))
         await answer(scope, receive, send)
 
     async def _whole(self) -> Json:
@@ -130,20 +130,20 @@ class Answer:
         if not self.frame.ask.return_ids:
             return {}
         starts = [output.start for output in self.call.outputs if output.start]
-        digests = {start.version: start.digest for start in starts} | await self._fresh_digests()
-        return {"metadata": self.frame.metadata(starts[0] if starts else None, digests)}
+        metadata = self.frame.metadata(starts[0] if starts else None, await self._fresh_digests())
+        return {"metadata": metadata}
 
     async def _fresh_digests(self) -> dict[str, str]:
         """Of versions that were not told yet."""
         if not self.frame.ask.return_ids:
             return {}
         outputs = self.call.outputs
-        self._told |= {output.start.version for output in outputs if output.start}
-        fresh = {version for output in outputs for version in output.versions} - self._told
-        if not fresh:
-            return {}
+        digests = {output.start.version: output.start.digest for output in outputs if output.start}
+        seen = {version for output in outputs for version in output.versions} | digests.keys()
+        fresh = seen - self._told
         self._told |= fresh
-        digests = await self.digests()
+        if not fresh <= digests.keys():
+            digests |= await self.digests()
         return {version: digests[version] for version in sorted(fresh) if version in digests}
 
 
