@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
+from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, PreTrainedModel
 
-from tests.engine.core.build import plain_logits
+from gyre.elastic.engine.request import Span
+from tests.engine.core.build import network, plain_logits
 
 TIE = 1e-4
 """Two best logits nearer than this may change places by rounding."""
@@ -66,3 +67,21 @@ def logprobs_after(model: PreTrainedModel, prompt: Sequence[int], output: Sequen
     """(len(output), V): the raw distribution before each output token, by one fresh forward pass."""
     logits = plain_logits(model, [*prompt, *output])
     return torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
+
+
+class Replay:
+    """The rows a policy gives whose weights changed between spans while keys and values stayed."""
+
+    def __init__(self, versions: Mapping[str, int]) -> None:
+        self._networks = {version: network(seed=seed) for version, seed in versions.items()}
+
+    @torch.inference_mode()
+    def rows(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
+        """(N, V) logits of the positions that `spans` cover, by transformers with its own cache."""
+        models: list[Any] = [self._networks[span.version] for span in spans]
+        cache, rows = DynamicCache(config=models[0].config), []
+        for model, span in zip(models, spans, strict=True):
+            part = torch.tensor([ids[span.start : span.end]])
+            places = torch.arange(span.start, span.end)[None]
+            rows.append(model(part, position_ids=places, cache=cache).logits[0])
+        return torch.cat(rows)
