@@ -20,6 +20,8 @@ from gyre.elastic.engine.server.bodies import (
 from gyre.elastic.engine.server.errors import FieldError, too_long, unknown_model
 
 _UNKNOWN = float("nan")
+_COLDEST = 1e-6
+"""Below it logits are divided into infinity."""
 _DEFAULT_COMPLETION = 16
 """What OpenAI and vLLM answer to a completion without `max_tokens`."""
 
@@ -126,6 +128,8 @@ def most_tokens(body: Generation, context: int, prompt: int) -> int:
 
 def _sampling(body: Generation) -> SamplingParams:
     """Neutral unless asked otherwise, whatever the model's own generation config says."""
+    if body.temperature and body.temperature < _COLDEST:
+        raise FieldError("temperature", f"0 (greedy) or at least {_COLDEST}")
     return SamplingParams(
         seed=secrets.randbits(53) if body.seed is None else body.seed,
         temperature=1.0 if body.temperature is None else body.temperature,

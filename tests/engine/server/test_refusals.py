@@ -22,6 +22,7 @@ BOTH: list[tuple[str, Any]] = [
     ("n", 0),
     ("n", 1000),
     ("temperature", -0.1),
+    ("temperature", 1e-300),
     ("temperature", "hot"),
     ("top_p", 0),
     ("top_p", 1.1),
