@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 from gyre.elastic.engine.kv import GRAIN, KVShape, SequenceKV, rounded
@@ -113,12 +114,14 @@ class Memory:
 
     def keep(self, sequence: Sequence, version: str) -> None:
         """A sequence has ended: others may go on from it, unless older weights had a part in it."""
-        if sequence.kv is not None:
-            if sequence.kv.only(version):
-                sequence.kv.trim()
-                self.store.put(sequence.ids, sequence.kv)
-            else:
-                self.store.forget(sequence.kv)
+        kv = sequence.kv
+        if kv is None:
+            return
+        self.store.forget(kv)
+        if kv.only(version):
+            with contextlib.suppress(RuntimeError, MemoryError):  # no memory to make it smaller with
+                kv.trim()
+            self.store.put(sequence.ids, kv)
 
     def drop(self, sequence: Sequence) -> None:
         """Take a sequence's memory away."""
