@@ -15,6 +15,7 @@ from gyre.elastic.engine.core import Core
 from gyre.elastic.engine.kv import KVShape
 from gyre.elastic.engine.request import GenerationRequest
 from tests.engine.core.build import (
+    TOKEN_BYTES,
     Heard,
     add,
     add_choices,
@@ -199,6 +200,20 @@ def test_without_memory_for_copies_the_first_choice_goes_on_alone() -> None:
     require_idle(core)
     assert [one.reason for one in heard] == ["length", "error", "error"]
     assert heard[0].ids == answer(core_of(), requests[0]).ids
+
+
+def test_without_memory_to_keep_less_all_is_kept() -> None:
+    machine = Machine()
+    core = _on(machine)
+    heard = Heard(stop_after=3)
+    core.add([(ask(prompt_of(100), 300), heard)])
+    core.step()
+    machine.most = 0
+    run(core)
+    require_idle(core)
+    assert heard.reason == "stop"
+    assert core.stats.kept == 1
+    assert core.stats.kv_bytes == 448 * TOKEN_BYTES
 
 
 class Deaf(Heard):
