@@ -146,32 +146,20 @@ async def in_engine(engine: EngineThread, work: Callable[[Core], T]) -> T:
 
 
 def _still(core: Core) -> bool:
-    """Whether the pause is complete; what waited for the last request to end is then frozen."""
+    """Whether the pause is complete."""
     if core.admits:
         raise RequestError("the engine was resumed before all requests had ended", 409, "resumed")
-    if core.still:
-        core.pause("keep")
     return core.still
 
 
 def _rename(core: Core, version: str) -> None:
-    _require_free(core, version, core.digest)
     if version != core.version:
         core.rename(version)
 
 
 def _publish(core: Core, staged: StagedWeights, version: str, in_flight: str) -> None:
-    _require_free(core, version, staged.digest)
-    if version != core.version:
+    if (version, staged.digest) != (core.version, core.digest):
         core.publish(staged, version=version, in_flight=in_flight)
-
-
-def _require_free(core: Core, version: str, digest: str) -> None:
-    """A version is one set of weights for good: tokens and KV are told apart by it."""
-    known = core.digests.get(version)
-    if known is not None and known != digest:
-        problem = f"version {version} is the name of other weights ({known}, these are {digest})"
-        raise RequestError(problem, 409, "version_taken", "count versions up")
 
 
 def _abort(core: Core, named: list[str]) -> int:

@@ -167,7 +167,7 @@ def test_a_version_may_be_published_again(control: Control, folder: Path) -> Non
 def test_a_version_is_one_set_of_weights_for_good(control: Control, folder: Path, tmp_path: Path) -> None:
     control.publish(folder, "1")
     status, message = control.refused("/update_weights", update_of(folder, "0"))
-    assert status == 409 and "version 0 is the name of other weights" in message
+    assert status == 409 and "version `0` is of other weights" in message
     status, _ = control.refused("/update_weight_version", {"new_version": "0"})
     assert status == 409
     qwen3().save_pretrained(tmp_path / "v0")
