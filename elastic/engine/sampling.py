@@ -126,7 +126,8 @@ def _neutral(row: Row) -> bool:
 
 def _shaped(logits_V: torch.Tensor, row: Row) -> tuple[int, float]:
     """Draw with temperature and cuts; the order is vLLM's: min_p, top_k, top_p."""
-    probs_V = torch.softmax((logits_V - logits_V.amax()) / row.params.temperature, -1)
+    # fp32 has no number for a temperature of 1e-50: 0 / 0 would be the result.
+    probs_V = torch.softmax((logits_V - logits_V.amax()) / max(row.params.temperature, COLD), -1)
     weights_V = probs_V / probs_V.amax()
     floor = threshold(weights_V, row.params)
     weights_V = torch.where(weights_V >= floor, weights_V, 0.0)
