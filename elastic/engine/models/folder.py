@@ -104,7 +104,9 @@ def _read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         )
     try:
         Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers has no narrower one
+    except Exception as error:
+        if type(error) is not Exception:  # tokenizers raises the bare class about what it cannot read
+            raise
         raise EngineError(f"`{file}` is no tokenizer: {_line(error)}") from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **_STRICT)
