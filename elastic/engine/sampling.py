@@ -22,8 +22,8 @@ BLOCK = 64
 FEW = 1024
 """How many of the most probable ids are sorted for `top_p`, unless their mass does not reach it."""
 
-COLD = 1e-30
-"""Lower temperatures are as this one: greedy but for ties."""
+COLD, HOT = 1e-30, 1e30
+"""Temperatures beyond are as these: greedy but for ties, and all alike. fp32 has no number for 1e-50."""
 
 
 class Row(NamedTuple):
@@ -126,8 +126,8 @@ def _neutral(row: Row) -> bool:
 
 def _shaped(logits_V: torch.Tensor, row: Row) -> tuple[int, float]:
     """Draw with temperature and cuts; the order is vLLM's: min_p, top_k, top_p."""
-    # fp32 has no number for a temperature of 1e-50: 0 / 0 would be the result.
-    probs_V = torch.softmax((logits_V - logits_V.amax()) / max(row.params.temperature, COLD), -1)
+    temperature = min(max(row.params.temperature, COLD), HOT)
+    probs_V = torch.softmax((logits_V - logits_V.amax()) / temperature, -1)
     weights_V = probs_V / probs_V.amax()
     floor = threshold(weights_V, row.params)
     weights_V = torch.where(weights_V >= floor, weights_V, 0.0)
