@@ -24,6 +24,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from gyre.elastic.engine import blob
 from gyre.elastic.engine.checkpoint import CONFIG, Checkpoint, bad, named, read_checkpoint
 from gyre.elastic.engine.models.loaded import LoadedModel
+from gyre.elastic.engine.models.quiet import quietly
 from gyre.proxy.errors import RequestError
 
 SAME_OUTPUT = frozenset(
@@ -128,7 +129,7 @@ def _converted(checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Tens
     setting changes under the engine's thread, and holds the tensors read, not a file.
     """
     try:
-        with _TRANSFORMERS:
+        with _TRANSFORMERS, quietly():
             loaded: Any = type(model).from_pretrained(
                 None,
                 config=copy.deepcopy(model.config),
@@ -139,7 +140,9 @@ def _converted(checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Tens
                 output_loading_info=True,
             )
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise refused(f"{checkpoint.folder}: transformers cannot load these weights: {error}") from None
+        what = "a tensor is missing, or has another shape or name"
+        name = type(model).__name__
+        raise refused(f"{checkpoint.folder} cannot be made a {name}: {what} ({error})") from None
     other, report = loaded
     _require_loaded(checkpoint, report, type(model).__name__)
     return _Weights(other).live

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gyre.elastic.engine.request import FinishReason, Span
+from gyre.elastic.engine.request import FinishReason, SamplingParams, Span
 from gyre.elastic.engine.weights import digest_of
-from tests.engine.weights.models import qwen3
+from tests.engine.weights.models import qwen3, qwen3_moe
 from tests.engine.weights.rig import Control, Heard, ask, controlled, update_of
 
 PROMPT = tuple(range(40))
@@ -247,6 +247,21 @@ def test_requests_go_on_while_weights_are_read_and_a_second_update_is_refused(
     assert status == 409 and "version 1 is being read" in message
     assert {token.version for token in heard.tokens[:5]} == {"0"}
     assert control.publish(folder, "2")["weight_version"] == "2"
+
+
+def test_experts_are_published_beside_running_requests(tmp_path: Path) -> None:
+    """transformers loads them into a second model meanwhile: the one that is served must not notice."""
+    qwen3_moe().save_pretrained(tmp_path)
+    asked = {"max_tokens": 150, "sampling": SamplingParams(seed=5)}
+    with controlled(qwen3_moe()) as control:
+        (undisturbed,) = control.submit(ask(**asked))
+        undisturbed.wait()
+        (heard,) = control.submit(ask(**asked))
+        for version in range(1, 4):
+            control.publish(tmp_path, version)  # the same weights
+        heard.wait()
+        assert heard.ids == undisturbed.ids
+        assert control.get("/weight_info")["weight_digest"] == digest_of(qwen3_moe())
 
 
 # -- prefixes and aborts ---------------------------------------------------------------------------
