@@ -36,6 +36,8 @@ def check_config(config: PreTrainedConfig) -> None:
             raise _refused(config, _REASONS.get(kind, f"layers of the kind `{kind}`"))
     if values.get("attn_logit_softcapping"):
         raise _refused(config, "capped attention scores (attn_logit_softcapping)")
+    if values.get("attn_temperature_tuning"):
+        raise _refused(config, "queries scaled by their place in the batch (attn_temperature_tuning)")
     if values.get("alibi"):
         raise _refused(config, "attention biased by distance (ALiBi)")
     if values.get("quantization_config"):

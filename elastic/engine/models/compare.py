@@ -38,8 +38,11 @@ def check_logits(model: PreTrainedModel) -> None:
         with _narrow_windows(model):
             difference = _difference(model)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        first, *_ = str(error).splitlines() or [type(error).__name__]
         raise EngineError(
-            f"gyre engine cannot serve `{model.config.model_type}` models: {error}", ELSEWHERE
+            f"gyre engine cannot serve `{model.config.model_type}` models: their attention is not called as"
+            f" the engine's is ({first})",
+            ELSEWHERE,
         ) from error
     if not difference <= TOLERANCE[model.dtype]:  # also when it is no number
         raise EngineError(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from gyre.elastic.engine.models import folder, smollm2
 from gyre.elastic.engine.models.check import check_structure, vocab_size
@@ -39,8 +40,10 @@ def load_model(
     place = _device(device)
     name, network, tokenizer = _find(model, _DTYPES[dtype], seed, progress)
     template = read_template(chat_template, tokenizer) if chat_template else own_template(tokenizer)
-    positions = _max_positions(name, network, ctx)
     check_structure(network)
+    positions = max_positions(name, network.config)
+    if ctx is not None and ctx > positions:
+        raise EngineError(f"`{name}` has {positions} positions, fewer than `--ctx {ctx}`")
     _settle(network, place)
     check_logits(network)
     return LoadedModel(
@@ -94,16 +97,20 @@ def _settle(network: PreTrainedModel, device: torch.device) -> None:
         raise EngineError(f"the weights do not fit into the memory of `{device}`: {error}") from error
 
 
-def _max_positions(name: str, network: PreTrainedModel, ctx: int | None) -> int:
-    """How many tokens the model serves; EngineError when that is fewer than `ctx`."""
-    values = network.config.get_text_config().to_dict()
-    positions = values.get("max_position_embeddings")
+def max_positions(name: str, config: PreTrainedConfig) -> int:
+    """How many tokens the model serves."""
+    text = config.get_text_config()
+    positions = getattr(text, "max_position_embeddings", None)  # some families call it otherwise, and map it
     if positions is None:
         raise EngineError(f"the config.json of `{name}` has no `max_position_embeddings`")
-    rope = values.get("rope_parameters") or {}
-    if rope.get("rope_type") in ("dynamic", "longrope"):
-        # Beyond the original length these rotate every position anew, by the longest of the batch.
-        positions = min(positions, rope.get("original_max_position_embeddings", positions))
-    if ctx is not None and ctx > positions:
-        raise EngineError(f"`{name}` has {positions} positions, fewer than `--ctx {ctx}`")
+    for rope in _ropes(text.to_dict().get("rope_parameters") or {}):
+        if rope.get("rope_type") in ("dynamic", "longrope"):
+            # Beyond the original length these rotate every position anew, by the longest of the batch.
+            positions = min(positions, rope.get("original_max_position_embeddings", positions))
     return int(positions)
+
+
+def _ropes(parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """One for all layers, or one for each kind of layer."""
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return [parameters, *nested]

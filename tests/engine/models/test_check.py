@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from gyre.elastic.engine.models.check import check_config, check_structure
 from gyre.elastic.engine.models.compare import check_logits
+from gyre.elastic.engine.models.load import max_positions
 from gyre.proxy.errors import EngineError
 
 SMALL: dict[str, Any] = dict(
@@ -77,6 +78,11 @@ def test_full_and_sliding_attention_is_served(kind: str, values: dict[str, Any],
         ("Qwen3_5Text", {}, "recurrent"),
         ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "state"),
         ("Llama4Text", {"num_local_experts": 2}, "chunked attention"),
+        (
+            "Llama4Text",
+            {"num_local_experts": 2, "layer_types": ["full_attention"] * 2},
+            "attn_temperature_tuning",
+        ),
         ("Gemma2", {"head_dim": 8}, "capped attention scores"),
         ("T5", {}, "encoder"),
         ("Falcon", {"alibi": True}, "ALiBi"),
@@ -139,6 +145,20 @@ def test_a_pass_that_breaks_is_a_refusal_too(kind: str) -> None:
     values = {"Lfm2": {"layer_types": ["conv", "full_attention"]}}.get(kind, {})
     with pytest.raises(EngineError, match=r"cannot serve|differ"):
         check_logits(network(kind, n_head=4, **values))
+
+
+def test_attention_of_another_form_says_so() -> None:
+    with pytest.raises(EngineError, match="not called as the engine's is"):
+        check_logits(network("Nemotron"))
+
+
+def test_positions_end_where_the_rotation_of_a_kind_of_layer_changes() -> None:
+    longer = {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 128}
+    longer |= {"rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    ropes = {"full_attention": longer, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    gemma = config("Gemma3Text", rope_parameters=ropes, head_dim=8)
+    assert max_positions("gemma", gemma) == 128
+    assert max_positions("gpt2", config("GPT2", n_positions=64, max_position_embeddings=64)) == 64
 
 
 def test_weights_that_are_no_numbers_are_refused() -> None:
