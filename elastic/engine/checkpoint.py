@@ -80,7 +80,7 @@ def bad(message: str) -> RequestError:
 def _resolve(folder: Path) -> Path:
     try:
         resolved = folder.resolve(strict=True)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise bad(f"{folder} cannot be opened: {error}") from None
     if not resolved.is_dir():
         raise bad(f"{folder} is not a folder")

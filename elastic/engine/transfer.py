@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -104,14 +105,17 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     model: str
     spans: list[_SpanWire]
     digests: dict[str, str]
+    checksum: str
+    """xxh3_128 of the tensors' bytes, in hex: KV that changed on its way would spoil many answers."""
     progress: _ProgressWire | None = None
 
 
 def pieces(conversation: ConversationKV) -> tuple[bytes | memoryview, ...]:
     """The blob's parts, to be sent one after the other: nothing is copied."""
-    kv = conversation.kv.detach().cpu()
-    tensors = {"kv": kv.contiguous(), "ids": torch.from_numpy(np.ascontiguousarray(conversation.ids))}
-    return blob.pieces(tensors, {"gyre": msgspec.json.encode(_wire(conversation)).decode()})
+    kv = conversation.kv.detach().cpu().contiguous()
+    ids = torch.from_numpy(np.ascontiguousarray(conversation.ids))
+    wire = _wire(conversation, _checksum(ids, kv))
+    return blob.pieces({"kv": kv, "ids": ids}, {"gyre": msgspec.json.encode(wire).decode()})
 
 
 def encode(conversation: ConversationKV) -> bytes:
@@ -131,6 +135,8 @@ def decode(data: bytes | bytearray, limit_bytes: int) -> ConversationKV:
     parsed = blob.parse(torch.frombuffer(writable, dtype=torch.uint8), SOURCE)
     wire = _read_wire(parsed.metadata)
     ids, kv = _tensors(parsed.tensors)
+    if _checksum(torch.from_numpy(ids), kv) != wire.checksum:
+        raise _wrong("it changed on its way: its checksum is another")
     spans = _spans(wire.spans, len(ids), "its spans")
     _require_digests(spans, wire.digests)
     progress = _progress(wire.progress, ids) if wire.progress else None
@@ -164,7 +170,14 @@ def refusal(conversation: ConversationKV, identity: KVIdentity) -> RequestError 
     return None
 
 
-def _wire(conversation: ConversationKV) -> _Wire:
+def _checksum(ids: Tensor, kv: Tensor) -> str:
+    digest = xxhash.xxh3_128()
+    for tensor in (ids, kv):
+        digest.update(blob.raw(tensor.contiguous()))
+    return digest.hexdigest()
+
+
+def _wire(conversation: ConversationKV, checksum: str) -> _Wire:
     progress = conversation.progress
     return _Wire(
         format=FORMAT,
@@ -172,6 +185,7 @@ def _wire(conversation: ConversationKV) -> _Wire:
         model=conversation.model,
         spans=_span_wires(conversation.spans),
         digests=dict(conversation.digests),
+        checksum=checksum,
         progress=_progress_wire(progress) if progress else None,
     )
 

@@ -8,6 +8,7 @@ whoever holds one sees the new values.
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -93,16 +94,22 @@ def stage(folder: Path, loaded: LoadedModel) -> StagedWeights:
     found = _matched(checkpoint, weights, loaded.model)
     staged = {name: _fitted(name, tensor, weights, checkpoint) for name, tensor in found.items()}
     tensors = _merged(staged, weights, checkpoint)
-    return StagedWeights(folder=checkpoint.folder, digest=_digest(tensors), tensors=tensors)
+    digest = _digest(tensors, loaded.model)
+    return StagedWeights(folder=checkpoint.folder, digest=digest, tensors=tensors)
 
 
 def digest_of(model: PreTrainedModel) -> str:
-    """xxh3_128 of all weights, in hex: equal for equal weights, whatever file they came from."""
-    return _digest(_Weights(model).live)
+    """xxh3_128 of the policy, in hex: of all weights, and of what of the config decides what they compute.
+
+    Equal for equal ones, whatever file they came from.
+    """
+    return _digest(_Weights(model).live, model)
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
+def _digest(tensors: Mapping[str, Tensor], model: PreTrainedModel) -> str:
     digest = xxhash.xxh3_128()
+    config = {key: value for key, value in model.config.to_dict().items() if _decides(key)}
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(blob.raw(tensor.detach().cpu().contiguous()))
@@ -195,6 +202,11 @@ def _other_name(name: str, first: str, staged: Iterable[str], aliases: Mapping[s
     return next(other for other in staged if other != name and aliases.get(other, other) == first)
 
 
+def _decides(key: str) -> bool:
+    """Whether a key of a config has a part in what the weights compute."""
+    return key not in SAME_OUTPUT and "dropout" not in key
+
+
 def _require_same_config(path: Path, config: dict[str, Any], model: PreTrainedModel) -> None:
     """Nothing in the folder's config may speak of another model than the one that is served."""
     ours = model.config.to_dict()
@@ -208,9 +220,7 @@ def _require_same_config(path: Path, config: dict[str, Any], model: PreTrainedMo
     except (StrictDataclassError, ValueError, TypeError, KeyError) as error:
         raise bad(f"{path} is not a config of {kind}: {error}") from None
     for key in sorted(theirs.keys() | ours.keys()):
-        if key in SAME_OUTPUT or "dropout" in key:
-            continue
-        if theirs.get(key) != ours.get(key):
+        if _decides(key) and theirs.get(key) != ours.get(key):
             raise refused(f"{path} says {key} = {theirs.get(key)}, this engine's model has {ours.get(key)}")
 
 

@@ -88,7 +88,9 @@ class ChatTemplate:
             )
         if _SURROGATE.search(text):
             raise RequestError("the prompt has half of a surrogate pair, which is no text")
-        return self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        # A batch of one: the same ids, and other threads run meanwhile, which `encode` does not allow.
+        [encoding] = self._tokenizer.backend_tokenizer.encode_batch([text], add_special_tokens=False)
+        return encoding.ids
 
     def _apply(self, conversation: Conversation, add_generation_prompt: bool, continued: bool) -> str:
         try:

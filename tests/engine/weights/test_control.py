@@ -202,6 +202,7 @@ def test_a_version_has_a_name(control: Control, folder: Path, version: Any) -> N
         ({"update_info": {"weight_version": "1"}}, "path"),
         ({"update_info": {"path": "/v1"}}, "weight_version"),
         ({"update_info": {"path": "v1", "weight_version": "1"}}, "v1 is not absolute"),
+        ({"update_info": {"path": "/v\0", "weight_version": "1"}}, "cannot be opened"),
         ({"update_info": {"path": "/missing", "weight_version": "1"}}, "/missing cannot be opened"),
         (update_of(Path("/v1"), "1", "drop"), "in_flight"),
         ([], "the body"),

@@ -81,8 +81,19 @@ def test_kv_without_a_request_is_told_as_such() -> None:
 def test_pieces_are_the_memory_itself() -> None:
     sent = conversation()
     parts = pieces(sent)
+    before = b"".join(parts)
     sent.kv.fill_(3.0)
-    assert bool((decode(b"".join(parts), LIMIT).kv == 3.0).all())
+    assert b"".join(parts) != before
+    assert np.float32(3.0).tobytes() * sent.kv.numel() in b"".join(parts)
+
+
+@pytest.mark.parametrize("place", [-1, -100, -6 * 8 - 1])
+def test_a_blob_with_one_other_bit_is_refused(place: int) -> None:
+    """Of the ids or of the KV: it would be found by many requests, and spoil their answers."""
+    data = bytearray(encode(conversation()))
+    data[place] ^= 1
+    with pytest.raises(RequestError, match="checksum"):
+        decode(data, LIMIT)
 
 
 def test_a_view_into_a_larger_buffer_is_sent_whole() -> None:

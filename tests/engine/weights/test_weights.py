@@ -74,7 +74,14 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
     assert same_weights(served, trained)
 
 
-def test_the_digest_is_of_the_weights_alone(tmp_path: Path) -> None:
+def test_the_same_weights_under_another_config_are_another_policy() -> None:
+    """KV and log-probabilities of one are not those of the other."""
+    far = {"rope_type": "default", "rope_theta": 100.0}
+    assert digest_of(qwen3(1)) != digest_of(qwen3(1, rope_parameters=far))
+    assert digest_of(qwen3(1)) == digest_of(qwen3(1, attention_dropout=0.1))
+
+
+def test_the_digest_is_of_the_policy_not_of_its_files(tmp_path: Path) -> None:
     trained, served = qwen3(1), qwen3(2)
     staged = stage(saved(tmp_path / "one", trained), loaded(served))
     sharded = stage(saved(tmp_path / "many", trained, max_shard_size="10KB"), loaded(served))
