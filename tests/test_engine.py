@@ -68,6 +68,12 @@ def test_a_package_of_an_extra_that_is_missing_comes_with_the_command_that_insta
     assert "pip install 'gyre-rl[train]'" in caught.value.hint
 
 
+def test_llama_cpp_and_the_finder_of_its_model_need_no_torch() -> None:
+    program = "import sys, gyre.cli.engine, gyre.elastic.llamacpp; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What the command says and ends with 1."""
@@ -164,7 +170,7 @@ def test_tokens_come_as_often_as_their_log_probabilities_say(engine: str) -> Non
     """The mass outside the 20 best tokens is sampled too: nothing is truncated."""
     draws = 400
     ask = {"prompt": "My favourite word is", "n_predict": 1, "return_tokens": True}
-    with httpx.Client(base_url=engine) as client:
+    with httpx.Client(base_url=engine, timeout=60) as client:
         first = client.post("/completion", json={**ask, "seed": 0, "n_probs": 20}).json()
         best = {one["id"]: one["logprob"] for one in first["completion_probabilities"][0]["top_logprobs"]}
         sampled = [
