@@ -96,10 +96,15 @@ class Prompts:
     def _of_ids(self, body: ChatBody, ids: list[int]) -> Prompt:
         self.require_known("prompt_token_ids", ids)
         tail = self._tokenizer.decode(ids[-_TAIL:])
-        conversation = None
-        if body.messages and _is_whole(body):
-            conversation = self._conversation(body)
-        return Prompt(ids=ids, conversation=conversation, form=self._form(body, str(tail)))
+        return Prompt(ids=ids, conversation=self._told_by(ids, body), form=self._form(body, str(tail)))
+
+    def _told_by(self, ids: list[int], body: ChatBody) -> Conversation | None:
+        """The messages beside given ids, if these say the same: other prompts may begin with them later."""
+        if not (body.messages and self._template and _is_whole(body)):
+            return None
+        conversation, rendered = self._rendered(body, require_tools=False)
+        same = self.text_of_ids(ids) == rendered or ids == self._ids(conversation, rendered, splice=True)[0]
+        return conversation if same else None
 
     def _form(self, body: ChatBody, rendered: str) -> ReplyForm:
         return reply_form(

@@ -124,3 +124,13 @@ def test_splicing_can_be_turned_off() -> None:
         assert second["metadata"]["spliced_tokens"] == 0
         rendered = engine.post("/apply-template", messages=[*USER, message, NEXT]).json()["prompt"]
         assert second["prompt_token_ids"] == engine.ids(rendered)
+
+
+def test_given_ids_are_remembered_only_for_the_messages_that_they_say(own: Running) -> None:
+    messages = [{"role": "user", "content": "What is given here?"}]
+    right = own.chat(messages=messages, **ASK)["prompt_token_ids"]
+    for given, kept in (([5, 6, 7, 8], False), (right, True)):
+        answer = own.chat(messages=messages, prompt_token_ids=given, **ASK | {"seed": 99 + len(given)})
+        second = follow(own, answer["choices"][0]["message"], messages)
+        sampled = answer["choices"][0]["token_ids"]
+        assert (second["metadata"]["spliced_tokens"] == len(given) + len(sampled)) is kept
