@@ -134,6 +134,16 @@ def test_a_stream_that_the_engine_cuts_is_cut(tmp_path: Path) -> None:
     assert row.outcome == "upstream_cut" and response_of(row)["content"]
 
 
+@pytest.mark.parametrize("kind", ["gyre", "vllm"])
+def test_a_stream_that_the_engine_abandons_is_cut(tmp_path: Path, kind: Any) -> None:
+    script = Answer(text="a long story", finish_reason="abort")
+    with FakeEngine(kind=kind, script=script) as engine, RunningProxy(tmp_path, engine) as proxy:
+        came, broken = cut(proxy)
+        (row,) = proxy.rows()
+    assert broken and b"response.completed" not in came and b"response.failed" not in came
+    assert (row.outcome, row.finish_reason, row.capture_quality) == ("upstream_cut", "abort", "exact")
+
+
 def test_a_limit_that_fires_in_a_stream_fails_the_response(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"timeouts.idle": 0.2}
     script = Answer(text="x" * 40, hang_after=4)
