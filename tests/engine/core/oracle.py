@@ -38,6 +38,7 @@ def generated(model: Any, prompt: Sequence[int], max_tokens: int) -> Greedy:
         generation_config=GenerationConfig(
             max_new_tokens=max_tokens,
             do_sample=False,
+            eos_token_id=-1,  # whatever the model's own is
             pad_token_id=0,
             return_dict_in_generate=True,
             output_logits=True,
