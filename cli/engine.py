@@ -19,6 +19,8 @@ from gyre.elastic.packaged import require_packages
 from gyre.proxy.errors import EngineError
 
 SCHEMA = 1
+EXIT_S = 1.5
+"""After a signal; by then clients have been told."""
 
 
 class Runtime(StrEnum):
@@ -131,6 +133,14 @@ def _until_stopped(serving: AbstractContextManager[Engine], json: bool, *, at_on
         if at_once:
             # Nothing to save, and llama.cpp would wait up to 30 s for streams that are still open.
             os._exit(0)
+        _exit_within(EXIT_S)
+
+
+def _exit_within(seconds: float) -> None:
+    """However long the step takes that is being computed: nothing of it is to be saved either."""
+    timer = threading.Timer(seconds, os._exit, (0,))
+    timer.daemon = True  # the usual end is sooner
+    timer.start()
 
 
 def _stop_signal() -> threading.Event:

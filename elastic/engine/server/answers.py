@@ -51,17 +51,15 @@ class Answer:
             self.leave(self.call)
 
     async def _plain(self, scope: Scope, receive: Receive, send: Send) -> None:
-        while not (self.call.settled or self.call.over):
+        while not (self.call.settled or self.call.gone):
             await self.call.news.wait()
             self.call.news.clear()
         if self.call.gone:
             return
         if self.call.error is not None:
             answer = answer_of(failed(self.call.error))
-        elif self.call.finished:
-            answer = Response(orjson.dumps(await self._whole()), media_type="application/json")
         else:
-            answer = answer_of(RequestError("the engine is stopping", 503, "stopping"))
+            answer = Response(orjson.dumps(await self._whole()), media_type="application/json")
         await answer(scope, receive, send)
 
     async def _whole(self) -> Json:
@@ -92,7 +90,7 @@ class Answer:
             if not self.call.settled:
                 await self.call.news.wait()
             self.call.news.clear()
-            if self.call.over:
+            if self.call.gone:
                 return
             if self.call.error is not None:
                 yield event_of(body_of(failed(self.call.error)))

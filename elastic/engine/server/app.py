@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from gyre.elastic.endpoint import Engine, require_loopback
 from gyre.elastic.engine.core import Core
@@ -23,6 +24,7 @@ from gyre.elastic.engine.server.info import InfoRoutes
 from gyre.elastic.engine.server.kv import KVRoutes
 from gyre.elastic.engine.server.running import listen, running, url_of
 from gyre.elastic.engine.server.service import Service
+from gyre.elastic.engine.server.stopping import OpenRequests
 from gyre.elastic.engine.server.tokens import TokenRoutes
 from gyre.elastic.engine.settings import EngineSettings
 from gyre.elastic.engine.thread import EngineThread
@@ -35,6 +37,7 @@ class EngineApp(Starlette):
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._requests = OpenRequests(super().__call__)
         super().__init__(
             routes=[
                 *service.routes,
@@ -52,9 +55,12 @@ class EngineApp(Starlette):
         )
         self.router.redirect_slashes = False
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._requests(scope, receive, send)
+
     def cut(self) -> None:
-        """End all open answers as if the process died; on the event loop."""
-        self._service.calls.cut()
+        """Let no request come to its end any more; on the event loop."""
+        self._requests.stop()
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)

@@ -34,8 +34,6 @@ class Call:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     gone: bool = False
     """The client left."""
-    cut: bool = False
-    """The server stops: the answer breaks off, as it would if the process died."""
     told: bool = False
     """Whether `news` is to be set by the wake-up that is under way; of the engine's thread."""
 
@@ -58,10 +56,6 @@ class Call:
         errors = [end.error or "it failed" for end in ends if end.reason == FinishReason.ERROR]
         return errors[0] if errors else None
 
-    @property
-    def over(self) -> bool:
-        return self.gone or self.cut
-
     async def watch(self, receive: Receive) -> None:
         """Until the client leaves; the request's body must have been read."""
         while (await receive())["type"] != "http.disconnect":
@@ -75,10 +69,8 @@ class Calls:
 
     def __init__(self, engine: EngineThread) -> None:
         self._engine = engine
-        self._open: set[Call] = set()
         self._told: deque[Call] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.stopping = False
 
     async def begin(self, call: Call) -> None:
         """Hand the call's choices to the engine; they are in its queue when this returns.
@@ -86,20 +78,16 @@ class Calls:
         Raises:
             RequestError: the engine refuses one of them; then none is left there.
         """
-        if self.stopping:
-            raise RequestError("the engine is stopping", 503, "stopping")
         self._loop = asyncio.get_running_loop()
         for output in call.outputs:
             output.on_finish = lambda: self._tell(call)
             if call.stream:
                 output.on_news = output.on_finish
-        self._open.add(call)
         try:
             for group in call.groups:
                 choices = [(choice.request, choice.output) for choice in group if choice.request]
                 if choices:
-                    # Shielded: the engine's thread completes the future, whoever waits for it.
-                    await asyncio.shield(asyncio.wrap_future(self._engine.submit(choices)))
+                    await asyncio.wrap_future(self._engine.submit(choices))
                     call.submitted += choices
         except (RequestError, asyncio.CancelledError):
             self.leave(call)
@@ -107,18 +95,10 @@ class Calls:
 
     def leave(self, call: Call) -> None:
         """The call is answered, or nobody waits for it: what is still sampled for it is aborted."""
-        self._open.discard(call)
         running = [request.request_id for request, output in call.submitted if output.finish is None]
         if running:
             with suppress(RequestError):  # it is stopping, and ends them itself
                 self._engine.abort(running)
-
-    def cut(self) -> None:
-        """End all open calls without an answer's end, and let no other begin."""
-        self.stopping = True
-        for call in self._open:
-            call.cut = True
-            call.news.set()
 
     def after_step(self) -> None:
         if self._told and self._loop:

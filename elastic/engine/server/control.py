@@ -141,8 +141,7 @@ class ControlRoutes:
 
 async def in_engine(engine: EngineThread, work: Callable[[Core], T]) -> T:
     """Run `work` between two steps of the engine."""
-    # Shielded: the engine's thread completes the future, whoever waits for it.
-    return await asyncio.shield(asyncio.wrap_future(engine.call(work)))
+    return await asyncio.wrap_future(engine.call(work))
 
 
 def _still(core: Core) -> bool:

@@ -48,7 +48,7 @@ class InfoRoutes:
 
     async def health(self, _: Request) -> Response:
         """503 when no request can be served any more."""
-        if self._service.calls.stopping or not self._service.engine.alive:
+        if not self._service.engine.alive:
             raise RequestError("the engine is stopping", 503, "stopping")
         return _json({"status": "ok"})
 

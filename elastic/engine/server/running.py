@@ -12,12 +12,13 @@ from contextlib import contextmanager
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gyre.proxy.errors import EngineError
 
 _BACKLOG = 1024
 _UNWIND_S = 1.0
-"""How long answers that were cut may take to end."""
+"""How long the server may take to tell clients that it stops."""
 
 
 class _Server(uvicorn.Server):
@@ -45,7 +46,11 @@ def url_of(listener: socket.socket) -> str:
 
 @contextmanager
 def running(app: ASGIApp, listener: socket.socket, cut: Callable[[], None]) -> Iterator[None]:
-    """Serve `app` within the block. `cut` is called on the event loop at its end, to end open answers."""
+    """Serve `app` within the block.
+
+    At its end `cut` is called on the event loop, for the application to let go of all requests; answers
+    that have begun break off then, as if the process had died.
+    """
     config = uvicorn.Config(
         app,
         loop="none",
@@ -92,9 +97,22 @@ class _Thread(threading.Thread):
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         await self._wanted.wait()
         self._cut()
+        self._break_off()
         self._server.should_exit = True
         await asyncio.wait({serving}, timeout=_UNWIND_S)
+        for connection in self._connections():
+            connection.transport.abort()  # its client does not read
+        await asyncio.wait({serving}, timeout=_UNWIND_S)
         self._server.force_exit = True
-        for task in self._server.server_state.tasks:
-            task.cancel()
         await serving
+
+    def _break_off(self) -> None:
+        """Close connections in the middle of their answers: a chunked body without its end is no answer."""
+        for connection in self._connections():
+            cycle = connection.cycle
+            if cycle and cycle.response_started and not cycle.response_complete:
+                connection.transport.close()
+
+    def _connections(self) -> list[HttpToolsProtocol]:
+        open_ = self._server.server_state.connections
+        return [connection for connection in open_ if isinstance(connection, HttpToolsProtocol)]
