@@ -134,6 +134,7 @@ def _until_stopped(serving: AbstractContextManager[Engine], json: bool, *, at_on
             # Nothing to save, and llama.cpp would wait up to 30 s for streams that are still open.
             os._exit(0)
         _exit_within(EXIT_S)
+    os._exit(0)  # for the interpreter to take torch apart lasts seconds
 
 
 def _exit_within(seconds: float) -> None:
