@@ -119,7 +119,7 @@ def test_options_reach_the_engine_on_transformers(tmp_path: Path) -> None:
     options = ("--ctx", "512", "--seed", "3", "--chat-template", str(template), "--dtype", "bf16")
     with (
         engine_process("--model", "tiny", "--kv-memory", "7", *options) as (url, _),
-        httpx.Client(base_url=url) as client,
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         assert client.get("/v1/models").json()["data"][0]["max_model_len"] == 512
         ask = {"messages": [{"role": "user", "content": "hi"}]}
