@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from gyre.elastic.engine.attention import NAME, Chunk, Ragged, ragged_attention
+from gyre.elastic.engine.attention import NAME, Ragged, ragged_attention
 from gyre.elastic.engine.kv import KVShape
 from gyre.elastic.engine.sequence import Sequence
+from gyre.elastic.engine.singles import Chunk, Gatherer
 from gyre.proxy.errors import EngineError
 
 
@@ -48,8 +49,10 @@ def ordered(batch: Seq[Work]) -> list[Work]:
     return sorted(batch, key=lambda work: work.count > 1)
 
 
-def forward(model: PreTrainedModel, batch: Seq[Work]) -> Logits:
+def forward(model: PreTrainedModel, batch: Seq[Work], gatherer: Gatherer | None = None) -> Logits:
     """Compute `ordered` work; writes keys and values behind each sequence's `computed` tokens.
+
+    `gatherer` is what stays from one pass to the next.
 
     Safe to repeat: nothing counts as computed until the caller advances the KV.
     """
@@ -69,7 +72,8 @@ def forward(model: PreTrainedModel, batch: Seq[Work]) -> Logits:
         if work.completes:
             last.append(len(ids) - 1)
     single = sum(chunk.count == 1 for chunk in chunks)
-    ragged = Ragged(chunks[:single], chunks[single:])
+    gathered = gatherer.gather(chunks[:single]) if gatherer else None
+    ragged = Ragged(chunks[:single], chunks[single:], gathered)
     logits_RV = _run(model, ids, positions, [*last, *prompt], ragged)
     return Logits(logits_RV[: len(last)], logits_RV[len(last) :] if prompt else None)
 
