@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gyre.elastic.engine.door import overloaded, require_one_prompt, require_sound
+from gyre.elastic.engine.door import require_one_prompt, require_place, require_sound
 from gyre.elastic.engine.forward import Logits, Work, forward, ordered, probe_shape
 from gyre.elastic.engine.limits import Counters, EngineLimits, EngineStats
 from gyre.elastic.engine.memory import Memory
@@ -24,6 +24,7 @@ from gyre.elastic.engine.request import Finish, FinishReason, GenerationRequest,
 from gyre.elastic.engine.roster import Roster
 from gyre.elastic.engine.sampling import Draw, draw, most_probable, prompt_logprobs
 from gyre.elastic.engine.sequence import Sequence
+from gyre.elastic.engine.singles import Gatherer
 from gyre.elastic.engine.telling import tell_finished, tell_started, tell_token
 from gyre.proxy.errors import RequestError
 
@@ -52,6 +53,7 @@ class Core:
         self.admits = True
         """False: what runs goes on, nothing new begins."""
         self._counts = Counters()
+        self._gatherer = Gatherer()
 
     @property
     def digest(self) -> str:
@@ -75,8 +77,7 @@ class Core:
             require_sound(request, self.model, self.limits, self.memory.shape)
         require_one_prompt([request for request, _ in choices])
         self.roster.require_new([request.request_id for request, _ in choices])
-        if len(self.roster) + len(choices) > self.limits.slots + self.limits.queue:
-            raise overloaded()
+        require_place(len(choices), len(self.roster), self.limits)
         sequences = [Sequence.of(request, listener) for request, listener in choices]
         self.memory.require_imported(sequences[0])
         self.roster.add(sequences)
@@ -180,11 +181,7 @@ class Core:
         tokens = sequence.computed + work.count
         try:
             while sequence in self.running and not self.memory.grow(sequence, tokens, self.running):
-                if len(self.running) == 1:
-                    limit = f"{self.memory.limit_bytes >> 20} MiB of memory for keys and values"
-                    self._end_with(sequence, f"the {limit} are full at {sequence.computed} tokens")
-                else:
-                    self._preempt(self.running[-1])
+                self._preempt(self.running[-1])  # alone it has room: nothing larger is let in
         except (RuntimeError, MemoryError) as error:
             self._fail(sequence, error)
 
@@ -198,7 +195,7 @@ class Core:
     def _compute(self, batch: list[Work]) -> None:
         # Whatever a model raises on a batch: one request must not end the others.
         try:
-            logits = forward(self.model.model, batch)
+            logits = forward(self.model.model, batch, self._gatherer)
         except Exception as error:
             self._isolate(batch, error)
             return

@@ -11,6 +11,8 @@ from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.request import GenerationRequest, SamplingParams
 from gyre.proxy.errors import RequestError
 
+MIB = 1 << 20
+
 
 def require_sound(
     request: GenerationRequest, model: LoadedModel, limits: EngineLimits, shape: KVShape
@@ -67,10 +69,11 @@ def _require_length(request: GenerationRequest, limits: EngineLimits, shape: KVS
             f"and `max_tokens` {output} make {prompt + output}",
             code="context_length_exceeded",
         )
-    needed = rounded(prompt + len(request.output_ids) + 1) * shape.token_bytes
+    needed = rounded(prompt + output) * shape.token_bytes
     if needed > limits.kv_bytes:
         raise RequestError(
-            f"the prompt's keys and values take {needed >> 20} MiB, the engine has {limits.kv_bytes >> 20}",
+            f"the keys and values of {prompt + output} tokens take {needed / MIB:.1f} MiB, the engine has"
+            f" {limits.kv_bytes / MIB:.1f}",
             code="context_length_exceeded",
             hint="start the engine with a larger `--kv-memory`",
         )
@@ -87,5 +90,12 @@ def _require_sampling(params: SamplingParams) -> None:
         raise RequestError(f"`top_k` is {params.top_k}, must be 0 (all) or more")
 
 
-def overloaded() -> RequestError:
-    return RequestError("the engine is overloaded: its queue is full", 503, "overloaded")
+def require_place(count: int, held: int, limits: EngineLimits) -> None:
+    """Raises:
+    RequestError: `count` choices more than the `held` have no place: not now (503), or never (400).
+    """
+    places = limits.slots + limits.queue
+    if count > places:
+        raise RequestError(f"`n` is {count}, the engine has {places} places", hint="raise `--queue`")
+    if held + count > places:
+        raise RequestError("the engine is overloaded: its queue is full", 503, "overloaded")

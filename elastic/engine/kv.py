@@ -104,5 +104,10 @@ class SequenceKV:
         return all(other == version for other, _ in self._ends)
 
 
+def whole_grains(tokens: int) -> int:
+    """The largest capacity of at most so many tokens."""
+    return tokens // GRAIN * GRAIN
+
+
 def rounded(tokens: int) -> int:
     return -(-tokens // GRAIN) * GRAIN

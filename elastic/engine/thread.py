@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from gyre.elastic.engine.core import Core
-from gyre.elastic.engine.door import overloaded, require_sound
-from gyre.elastic.engine.limits import EngineStats
+from gyre.elastic.engine.door import require_place, require_sound
+from gyre.elastic.engine.limits import EngineLimits, EngineStats
 from gyre.elastic.engine.request import GenerationRequest, Listener
 from gyre.proxy.errors import RequestError
 
@@ -53,8 +53,7 @@ class EngineThread:
         core = self._core
         for request, _ in choices:
             require_sound(request, core.model, core.limits, core.memory.shape)
-        if len(core.roster) + len(self._inbox) + len(choices) > core.limits.slots + core.limits.queue:
-            raise overloaded()
+        require_place(len(choices), len(core.roster) + len(self._inbox), core.limits)
         return self.call(lambda core: core.add(choices))
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -87,6 +86,10 @@ class EngineThread:
     def alive(self) -> bool:
         """Whether requests can still be served."""
         return self._thread.is_alive() and not self._closed
+
+    @property
+    def limits(self) -> EngineLimits:
+        return self._core.limits
 
     @property
     def stats(self) -> EngineStats:

@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from gyre.elastic.endpoint import Engine, require_loopback
 from gyre.elastic.engine.core import Core
+from gyre.elastic.engine.forward import probe_shape
+from gyre.elastic.engine.kv import GRAIN, whole_grains
 from gyre.elastic.engine.limits import EngineLimits
 from gyre.elastic.engine.models.load import load_model
 from gyre.elastic.engine.models.loaded import LoadedModel
@@ -22,6 +24,7 @@ from gyre.elastic.engine.server.control import ControlRoutes
 from gyre.elastic.engine.server.generation import Script
 from gyre.elastic.engine.server.info import InfoRoutes
 from gyre.elastic.engine.server.kv import KVRoutes
+from gyre.elastic.engine.server.local import local_only
 from gyre.elastic.engine.server.running import listen, running, url_of
 from gyre.elastic.engine.server.service import Service
 from gyre.elastic.engine.server.stopping import OpenRequests
@@ -29,7 +32,7 @@ from gyre.elastic.engine.server.tokens import TokenRoutes
 from gyre.elastic.engine.settings import EngineSettings
 from gyre.elastic.engine.thread import EngineThread
 from gyre.elastic.engine.weights import digest_of
-from gyre.proxy.errors import RequestError
+from gyre.proxy.errors import EngineError, RequestError
 
 
 class EngineApp(Starlette):
@@ -37,7 +40,7 @@ class EngineApp(Starlette):
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._requests = OpenRequests(super().__call__)
+        self._requests = OpenRequests(local_only(super().__call__))
         super().__init__(
             routes=[
                 *service.routes,
@@ -80,8 +83,7 @@ def create_app(
 
     `script` is for tests: see `generation.Script`.
     """
-    context = min(settings.ctx or model.max_positions, model.max_positions)
-    service = Service(engine, model, context=context, splice=settings.splice, script=script)
+    service = Service(engine, model, context=engine.limits.ctx, splice=settings.splice, script=script)
     engine.after_step = service.calls.after_step
     return EngineApp(service)
 
@@ -113,7 +115,7 @@ def serve(
             ctx=settings.ctx,
             progress=progress,
         )
-        engine = EngineThread(Core(model, _limits(settings, model), digest=digest_of(model.model)))
+        engine = EngineThread(Core(model, _limits(settings, model, progress), digest=digest_of(model.model)))
         app = create_app(engine, model, settings, script=script)
         engine.start()
         try:
@@ -123,10 +125,17 @@ def serve(
             engine.close()
 
 
-def _limits(settings: EngineSettings, model: LoadedModel) -> EngineLimits:
+def _limits(settings: EngineSettings, model: LoadedModel, progress: Callable[[str], None]) -> EngineLimits:
+    """With a context that the memory for keys and values can hold."""
+    tokens = whole_grains(settings.kv_bytes // probe_shape(model.model).token_bytes)
+    ctx = min(settings.ctx or model.max_positions, model.max_positions)
+    if tokens < (settings.ctx or GRAIN):
+        wanted = settings.ctx or GRAIN
+        raise EngineError(
+            f"`--kv-memory` holds {tokens} tokens, not {wanted}", "give it more, or `--ctx` less"
+        )
+    if tokens < ctx:
+        progress(f"the context is {tokens} tokens, which is what --kv-memory holds")
     return EngineLimits(
-        ctx=min(settings.ctx or model.max_positions, model.max_positions),
-        slots=settings.slots,
-        queue=settings.queue,
-        kv_bytes=settings.kv_bytes,
+        ctx=min(ctx, tokens), slots=settings.slots, queue=settings.queue, kv_bytes=settings.kv_bytes
     )

@@ -74,25 +74,22 @@ def test_a_sequence_in_its_prompt_gives_way_with_its_log_probabilities() -> None
     )
 
 
-def test_a_lone_sequence_uses_the_whole_bound_before_it_ends_with_an_error() -> None:
+def test_a_lone_sequence_may_use_the_whole_bound_and_no_more() -> None:
     core = core_of(kv_tokens=350)  # of which 320 are whole grains
-    (heard,) = add(core, ask(prompt_of(30), 2000))
-    _run_within(core)
-    assert heard.reason == "error"
-    assert heard.finish is not None
-    assert heard.finish.error is not None and "full at 320 tokens" in heard.finish.error
-    # The token behind the last position that fits was drawn as well.
-    assert len(heard.ids) == 320 - 30 + 1
-    assert heard.ids == answer(core_of(), ask(prompt_of(30), 291)).ids
+    heard = answer(core, ask(prompt_of(30), 290))
+    assert heard.reason == "length"
+    assert heard.ids == answer(core_of(), ask(prompt_of(30), 290)).ids
+    with pytest.raises(RequestError, match="321 tokens take") as refused:
+        core.add([(ask(prompt_of(30), 291), Heard())])
+    assert refused.value.code == "context_length_exceeded"
 
 
-def test_those_who_wait_behind_it_live_on() -> None:
+def test_those_who_wait_behind_it_are_served() -> None:
     core = core_of(kv_tokens=320)
-    greedy, *others = add(core, ask(prompt_of(30), 3000), *[ask(prompt_of(200, n), 9) for n in range(3)])
+    heard = add(core, ask(prompt_of(30), 290), *[ask(prompt_of(200, n), 9) for n in range(3)])
     _run_within(core)
-    assert greedy.reason == "error"
-    assert [one.reason for one in others] == ["length"] * 3
-    assert core.stats.failures == 1
+    assert [one.reason for one in heard] == ["length"] * 4
+    assert core.stats.failures == 0
 
 
 def test_a_prompt_that_can_never_fit_is_refused() -> None:
@@ -104,6 +101,13 @@ def test_a_prompt_that_can_never_fit_is_refused() -> None:
         core.add([(ask(prompt_of(8), 200, output_ids=prompt_of(120)), Heard())])
     assert answer(core, ask(prompt_of(127), 1)).reason == "length"
     require_idle(core)
+
+
+def test_more_choices_than_there_are_places_are_no_overload() -> None:
+    core = core_of(slots=2, queue=3)
+    with pytest.raises(RequestError, match="`n` is 6, the engine has 5 places") as refused:
+        add_choices(core, *[ask(prompt_of(9), 4) for _ in range(6)])
+    assert refused.value.status == 400
 
 
 def test_a_full_queue_refuses_whole_calls() -> None:

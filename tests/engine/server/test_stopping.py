@@ -43,7 +43,7 @@ def clients() -> Iterator[ExitStack]:
 def sent(url: str, path: str, body: Json, *, missing: int = 0) -> Iterator[socket.socket]:
     """A client whose request, but for its last `missing` bytes, the server has read."""
     data = orjson.dumps(body)
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60) as client:
         client.sendall(head.encode() + data[: len(data) - missing])
         assert httpx.get(f"{url}/health", timeout=60).status_code == 200
