@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gyre.proxy.calls import CallRecord, OwnReport, Sampling, VersionSpan, WeightDigest
+from gyre.proxy.capture.plain import capture_plain
+from gyre.proxy.capture.profiles import Engine
+from gyre.proxy.capture.stream import StreamCapture
+from gyre.proxy.streaming import SHOW_ALL
 from tests.engines.fake import FakeEngine
 from tests.engines.own import SEED
-from tests.engines.script import Answer
+from tests.engines.script import Answer, Request
+from tests.engines.shapes import Shape
 from tests.engines.tokens import logprobs_for, render, tokenize
 from tests.proxy.reading import body_of, content_of, events_of, ids_of, logprobs_of, prompt_of, response_of
 from tests.proxy.running import RunningProxy, until_cut
@@ -192,8 +201,6 @@ def test_a_client_that_asks_for_ids_sees_it_all(tmp_path: Path, wire: str, strea
 @STREAMED
 def test_a_spaced_answer_is_stripped_as_well(tmp_path: Path, stream: bool) -> None:
     """The slow way, for a layout that cannot be cut in place."""
-    import json
-
     hidden = {"token_ids": [1], "weight_versions": [{"version": "3", "start": 0, "end": 1}], "seed": 4}
     said = {"delta" if stream else "message": {"role": "assistant", "content": "a"}}
     choice = {**hidden, "index": 0, **said, "finish_reason": "stop"}
@@ -301,3 +308,40 @@ def test_an_answer_that_the_engine_abandoned_is_none(
     # What was sampled is all there: a later call may go on from it.
     assert ids_of(row.output) == script.output_ids
     assert row.capture_quality == "exact"
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> Answer:
+    """Text in pieces of any size, sampled by versions that change anywhere."""
+    text = draw(st.text("abé<😀\n", max_size=12))
+    count = len(tokenize(text)) + 1
+    ends = sorted(draw(st.sets(st.integers(1, count), max_size=4)) | {count})
+    spans = [(str(i), start, end) for i, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
+    return Answer(text=text, versions=spans, piece=draw(st.integers(1, 5)), spliced=draw(st.integers(0, 3)))
+
+
+@given(
+    st.lists(answers(), min_size=1, max_size=3),
+    st.sampled_from(["/v1/chat/completions", "/v1/completions"]),
+    st.sampled_from([0, 0.5, 1]),
+)
+def test_a_stream_says_what_the_plain_answer_says(said: list[Answer], path: str, temperature: float) -> None:
+    answer = replace(said[0], others=tuple(said[1:]))
+    asked: dict[str, Any] = {"n": len(said), "temperature": temperature, "return_token_ids": True}
+    asked |= {"messages": HI, "logprobs": True} if "chat" in path else {"prompt": "once", "logprobs": 0}
+    body = json.dumps(asked | {"stream_options": {"include_usage": True}}).encode()
+    shape = Shape(
+        "gyre", "m", 1, Request(method="POST", path=path, headers={}, body=body, reused=False), answer
+    )
+    plain, _ = capture_plain(Engine.GYRE, SHOW_ALL, shape.plain())
+    stream = StreamCapture(Engine.GYRE, SHOW_ALL, "chat" in path, len(said))
+    for event in shape.events():
+        stream.forward(event)
+    streamed = stream.finish(complete=True)
+    for one, other in zip(plain.choices, streamed.choices, strict=True):
+        assert (one.ids, one.spans, one.version_spans) == (other.ids, other.spans, other.version_spans)
+        assert (one.logprobs, one.sampling_logprobs) == (other.logprobs, other.sampling_logprobs)
+        assert (one.kv_spans, one.seed) == (other.kv_spans, other.seed)
+    assert plain.sampling == streamed.sampling and plain.spliced_tokens == streamed.spliced_tokens
+    # A stream names the versions of the first choice; weights of others are those of the same names.
+    assert plain.weight_digests.items() <= streamed.weight_digests.items()
