@@ -74,7 +74,9 @@ def test_a_client_that_leaves_disturbs_no_other() -> None:
 def test_half_a_request_is_no_request() -> None:
     with run_engine() as engine:
         with socket.create_connection(("127.0.0.1", int(engine.url.rpartition(":")[2]))) as client:
-            client.sendall(f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n".encode() + b"{")
+            client.sendall(
+                f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n".encode() + b"{"
+            )
         assert engine.chat()["usage"]["completion_tokens"] == 8
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import time
 from dataclasses import replace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gyre.elastic.engine.models.load import load_model
 from gyre.elastic.engine.server import reading
 from tests.engine.server.rig import USER, Running, run_engine, tiny
 
@@ -230,15 +233,30 @@ def test_a_model_without_a_template_completes_and_cannot_chat() -> None:
         assert engine.complete()["usage"]["completion_tokens"] == 8
 
 
-def test_memory_that_is_full_fails_the_request_and_not_the_engine() -> None:
-    with run_engine(kv_bytes=128 << 10) as engine:
-        # 1 KiB a token: the prompt fits, the answer does not.
-        ask = {"messages": USER, "max_tokens": 3000, "ignore_eos": True}
-        status, error = engine.error(CHAT, ask)
-        assert (status, error["type"], error["code"]) == (500, "server_error", "engine_error")
-        assert "memory" in error["message"]
-        answer = engine.post(CHAT, ask | {"stream": True})
-        assert answer.status_code == 200 and "[DONE]" not in answer.text
-        last = answer.text.strip().split("\n\n")[-1]
-        assert last.startswith('data: {"error"') and "memory" in last
+def test_an_answer_that_the_memory_cannot_hold_is_refused() -> None:
+    with run_engine(kv_bytes=128 << 10) as engine:  # 1 KiB a token
+        status, error = engine.error(CHAT, {"messages": USER, "max_tokens": 3000})
+        assert (status, error["code"]) == (400, "context_length_exceeded")
+        assert "MiB" in error["message"]
         assert engine.chat()["usage"]["completion_tokens"] == 8
+
+
+def test_a_machine_without_memory_fails_the_request_and_not_the_engine() -> None:
+    model = load_model("tiny")
+    calls = itertools.count()
+
+    def short_of_memory(*_: object) -> None:
+        if next(calls) == 4:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    model.model.get_input_embeddings().register_forward_pre_hook(short_of_memory)
+    for stream in (False, True):
+        with run_engine(model=model) as engine:
+            calls = itertools.count()
+            answer = engine.post(CHAT, {"messages": USER, "max_tokens": 20, "stream": stream})
+            last = answer.text.removesuffix("\n\n").split("\n\n")[-1].removeprefix("data: ")
+            error = json.loads(last)["error"]
+            assert answer.status_code == (200 if stream else 500)
+            assert (error["type"], error["code"]) == ("server_error", "engine_error")
+            assert "can't allocate memory" in error["message"]
+            assert engine.chat()["usage"]["completion_tokens"] == 8
