@@ -95,6 +95,18 @@ def _run(
     return logits
 
 
+STEP_FLOP = 70e9
+"""What a core does in about half a second: so long may a prompt hold up the answers beside it."""
+STEP_TOKENS = (256, 1024)
+"""Fewer would make prompts slow; more would hold up answers at long contexts, where attention is the work."""
+
+
+def step_tokens(model: PreTrainedModel) -> int:
+    """Prompt tokens to compute in a step beside running answers, by the size of the model."""
+    tokens = STEP_FLOP / (2 * sum(parameter.numel() for parameter in model.parameters()))
+    return int(min(max(tokens, STEP_TOKENS[0]), STEP_TOKENS[1]))
+
+
 _PROBE = "gyre_probe"
 
 

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gyre.elastic.endpoint import Engine, require_loopback
 from gyre.elastic.engine.core import Core
-from gyre.elastic.engine.forward import probe_shape
+from gyre.elastic.engine.forward import probe_shape, step_tokens
 from gyre.elastic.engine.kv import GRAIN, whole_grains
 from gyre.elastic.engine.limits import EngineLimits
 from gyre.elastic.engine.models.load import load_model
@@ -137,5 +137,9 @@ def _limits(settings: EngineSettings, model: LoadedModel, progress: Callable[[st
     if tokens < ctx:
         progress(f"the context is {tokens} tokens, which is what --kv-memory holds")
     return EngineLimits(
-        ctx=min(ctx, tokens), slots=settings.slots, queue=settings.queue, kv_bytes=settings.kv_bytes
+        ctx=min(ctx, tokens),
+        slots=settings.slots,
+        queue=settings.queue,
+        kv_bytes=settings.kv_bytes,
+        step_tokens=step_tokens(model.model),
     )
