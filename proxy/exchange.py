@@ -37,6 +37,7 @@ from gyre.proxy.identity import BODY_HINTS, api_key, identify, split_path
 from gyre.proxy.log.record.attempt import Attempt, Call
 from gyre.proxy.replay import Stored
 from gyre.proxy.replies import body_of, client_status, error_in
+from gyre.proxy.steering import steers
 from gyre.proxy.wires import known
 
 if TYPE_CHECKING:
@@ -183,6 +184,13 @@ class Exchange:
             shown = self.headers.get("x-gyre-token") or api_key(self.headers) or ""
             if not hmac.compare_digest(shown.encode(), token.encode()):
                 raise RequestError("the proxy's token is missing or wrong", status=401, code="invalid_token")
+        if self.call.wire == Wire.OPAQUE and steers(self.call.method, self.call.path):
+            raise RequestError(
+                "this proxy does not pass routes that steer an engine",
+                status=403,
+                code="steering_route",
+                hint="ask the engine itself",
+            )
         if self.worker.stopping:
             raise RequestError("the proxy is shutting down", status=503, code="shutting_down")
         if problem := self.worker.recorder.problem:
