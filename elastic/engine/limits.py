@@ -19,14 +19,6 @@ class EngineLimits:
     """Prompt tokens computed in a step beside the running answers."""
 
 
-def step_tokens(parameters: int, *, gpu: bool) -> int:
-    """Prompt tokens a step that hold up running answers by about a second of one slow core, at most.
-
-    Small models take more at a time, since a step has a price of its own.
-    """
-    return 8192 if gpu else min(max(35_000_000_000 // parameters, 256), 2048)
-
-
 @dataclass(slots=True, kw_only=True)
 class Counters:
     """What only grows."""

@@ -16,7 +16,7 @@ from gyre.elastic.endpoint import Engine, require_loopback
 from gyre.elastic.engine.core import Core
 from gyre.elastic.engine.forward import probe_shape, step_tokens
 from gyre.elastic.engine.kv import GRAIN, whole_grains
-from gyre.elastic.engine.limits import EngineLimits, step_tokens
+from gyre.elastic.engine.limits import EngineLimits
 from gyre.elastic.engine.models.load import load_model
 from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.server import errors

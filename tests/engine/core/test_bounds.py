@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gyre.elastic.engine.core import Core
-from gyre.elastic.engine.limits import step_tokens
 from gyre.proxy.errors import RequestError
 from tests.engine.core.build import (
     Heard,
@@ -136,9 +135,3 @@ def test_kept_conversations_make_room_for_running_ones() -> None:
     assert core.stats.kept < before
     _run_within(core)
     assert heard.reason == "length"
-
-
-def test_small_models_take_more_of_a_prompt_at_a_time() -> None:
-    assert step_tokens(656_128, gpu=False) == 2048
-    assert step_tokens(134_515_008, gpu=False) == 260
-    assert step_tokens(1_700_000_000, gpu=False) == 256
