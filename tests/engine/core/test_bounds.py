@@ -46,6 +46,9 @@ def test_whoever_came_last_gives_way_and_comes_back() -> None:
     requests = [ask(prompt_of(64, n), 540) for n in range(2)]
     core = core_of(kv_tokens=1152)
     first, second = add(core, *requests)
+    while not first.ends:
+        core.step()
+    assert not second.ends
     _run_within(core)
     assert core.stats.preemptions == 1
     assert first.reason == second.reason == "length"

@@ -39,6 +39,14 @@ def test_the_prompt_is_computed_once_and_each_choice_is_as_if_alone(slots: int) 
     assert {one.reason for one in heard} == {"length"}
 
 
+def test_what_is_found_for_the_prompt_is_found_for_every_choice() -> None:
+    core = core_of()
+    answer(core, ask(PROMPT[:100], 1))
+    heard = add_choices(core, *_choices(3))
+    run(core)
+    assert [one.start.cached_tokens for one in heard if one.start] == [100] * 3
+
+
 def test_choices_may_be_of_different_length_and_stop_each_for_itself() -> None:
     core = core_of()
     alone = [answer(core_of(), request) for request in _choices(3, 20)]

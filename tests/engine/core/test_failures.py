@@ -179,8 +179,8 @@ def test_without_memory_to_start_with_only_that_request_ends() -> None:
     assert large.finish.error is not None and "memory" in large.finish.error
 
 
-def test_without_memory_to_grow_only_that_request_ends() -> None:
-    core = _on(Machine(most=600))
+def test_without_memory_to_grow_only_that_request_ends_and_the_next_one_begins() -> None:
+    core = _on(Machine(most=600), slots=1)
     long, short = add(core, ask(prompt_of(60), 560), ask(prompt_of(30, 1), 6))
     run(core)
     require_idle(core)
