@@ -1,7 +1,10 @@
 """A folder of safetensors, read into memory of our own: nothing of it can change afterwards.
 
 To publish is to write a new folder and to name it, directly or by switching a symbolic link: the link
-is followed once, at the start. A file that is written to or replaced while it is read is refused.
+is followed once, at the start. A file that is written to or replaced while it is read is refused. Its
+time says so, except where it is written through a mapping, which moves no time: all bytes are therefore
+read a second time and compared, which doubles the reading. A writer that stands still from
+the first reading to the last is not noticed.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import torch
 from torch import Tensor
@@ -28,6 +33,11 @@ CONFIG = "config.json"
 HINT = "write a new folder, move it to its name when it is whole, and publish that name"
 CLOCK_TICK_S = 0.02
 """A file system's clock may stand still for so long: an older file shows by its time that it was written."""
+
+PATIENCE_S = 0.05
+"""Between the two readings of what is small: meanwhile a writer that lost its processor goes on."""
+PIECE_BYTES = 4 << 20
+"""Of the second reading, which is compared piece by piece and not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +58,11 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """Which file was read, and its state before."""
+    """Which file was read, its state before, and its bytes (uint8, [size])."""
 
     path: Path
     identity: tuple[int, ...]
+    memory_N: npt.NDArray[np.uint8]
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -68,8 +79,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             _require_listed(folder / name, found, expected)
         tensors.update(found)
         files.update(dict.fromkeys(found, name))
+    time.sleep(PATIENCE_S)
     for file in seen:
-        _require_unchanged(file.path, file.identity)
+        _require_unchanged(file)
     return Checkpoint(folder=folder, tensors=tensors, files=files, config=config)
 
 
@@ -137,14 +149,17 @@ def _read_json(path: Path, seen: list[_Seen]) -> dict[str, Any]:
 def _read(path: Path, seen: list[_Seen]) -> Tensor:
     """The file's bytes (uint8, [size]) in new memory; what it was goes to `seen`."""
     try:
-        # Not to be held up by a pipe that somebody left under the name.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
+        with _open(path) as file:
             return _read_open(file.fileno(), path, seen)
     except OSError as error:
         raise bad(f"{path} cannot be read: {error.strerror or error}") from None
     except MemoryError:
         raise bad(f"{path} does not fit into memory beside the weights in use") from None
+
+
+def _open(path: Path) -> FileIO:
+    # Not to be held up by a pipe that somebody left under the name.
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)
 
 
 def _read_open(descriptor: int, path: Path, seen: list[_Seen]) -> Tensor:
@@ -155,14 +170,18 @@ def _read_open(descriptor: int, path: Path, seen: list[_Seen]) -> Tensor:
         raise bad(f"{path} is empty")
     # Not a bytearray, whose zeros are written while it holds the interpreter lock: all streams would stop.
     memory_N = np.empty(state.st_size, np.uint8)
+    _fill(memory_N, descriptor, path)
+    seen.append(_Seen(path=path, identity=_identity(state), memory_N=memory_N))
+    return torch.from_numpy(memory_N)
+
+
+def _fill(memory_N: npt.NDArray[np.uint8], descriptor: int, path: Path) -> None:
     rest = memory_N.data
     while rest:
         read = os.readv(descriptor, [rest])
         if not read:
             raise changed(path)
         rest = rest[read:]
-    seen.append(_Seen(path=path, identity=_identity(state)))
-    return torch.from_numpy(memory_N)
 
 
 def _settled(descriptor: int, path: Path) -> os.stat_result:
@@ -175,14 +194,25 @@ def _settled(descriptor: int, path: Path) -> os.stat_result:
     return state
 
 
-def _require_unchanged(path: Path, identity: tuple[int, ...]) -> None:
-    """Still the same file under the name: the parts are of one publication."""
+def _require_unchanged(seen: _Seen) -> None:
+    """Still the same file under the name, with the same bytes: the parts are of one publication."""
     try:
-        now = _identity(os.stat(path))
+        with _open(seen.path) as file:
+            if _identity(os.fstat(file.fileno())) != seen.identity:
+                raise changed(seen.path)
+            _require_same_bytes(seen, file.fileno())
     except OSError:
-        raise changed(path) from None
-    if now != identity:
-        raise changed(path)
+        raise changed(seen.path) from None
+
+
+def _require_same_bytes(seen: _Seen, descriptor: int) -> None:
+    buffer_C = np.empty(min(PIECE_BYTES, seen.memory_N.size), np.uint8)
+    for start in range(0, seen.memory_N.size, PIECE_BYTES):
+        first_C = seen.memory_N[start : start + PIECE_BYTES]
+        again_C = buffer_C[: first_C.size]
+        _fill(again_C, descriptor, seen.path)
+        if not np.array_equal(first_C, again_C):
+            raise changed(seen.path)
 
 
 def changed(path: Path) -> RequestError:

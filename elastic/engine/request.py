@@ -31,6 +31,8 @@ class GenerationRequest:
 
     request_id: str
     """Unique among the requests that the engine holds."""
+    call_id: str | None = None
+    """Of the call that this is a choice of: it ends by that name too."""
     prompt_ids: Sequence[int]
     output_ids: Sequence[int] = ()
     """Already sampled, here or elsewhere: the request is continued after them, as if never interrupted."""

@@ -174,12 +174,12 @@ def _fitted(name: str, tensor: Tensor, weights: _Weights, checkpoint: Checkpoint
     if tensor.dtype != live.dtype and not (tensor.is_floating_point() and live.is_floating_point()):
         raise refused(f"{where} is {tensor.dtype}, in the model it is {live.dtype}")
     fitted = tensor.detach().to(live.dtype).contiguous()
-    if not _finite(fitted):
+    if not is_finite(fitted):
         raise bad(f"{where} has values that are not finite")
     return fitted
 
 
-def _finite(tensor: Tensor) -> bool:
+def is_finite(tensor: Tensor) -> bool:
     """In one pass without memory: NaN goes through minimum and maximum."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True

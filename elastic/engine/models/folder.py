@@ -29,6 +29,8 @@ from gyre.proxy.errors import EngineError
 
 _STRICT = {"local_files_only": True, "trust_remote_code": False}
 _FAULTS = (
+    AssertionError,
+    AttributeError,
     ImportError,
     LookupError,
     OSError,
@@ -51,10 +53,15 @@ def require(path: Path) -> None:
         )
     if not path.is_dir():
         raise EngineError(f"`{path}` is no folder", "give the Hugging Face folder that the file lies in")
+    adapter = (path / "adapter_config.json").is_file()
     if not (path / "config.json").is_file():
-        adapter = (path / "adapter_config.json").is_file()
         hint = "merge the adapter into its model first" if adapter else "give a Hugging Face folder"
         raise EngineError(f"`{path}` has no config.json", hint)
+    if adapter:
+        raise EngineError(
+            f"`{path}` has an adapter (adapter_config.json), which would be ignored",
+            "merge it into the model, or take it out of the folder to serve the model without it",
+        )
 
 
 def load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -108,6 +115,7 @@ def _read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         if type(error) is not Exception:  # tokenizers raises the bare class about what it cannot read
             raise
         raise EngineError(f"`{file}` is no tokenizer: {_line(error)}") from error
+    _require_json(path / "tokenizer_config.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **_STRICT)
     except _FAULTS as error:
@@ -118,6 +126,7 @@ def _read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
 
 
 def _read_weights(path: Path, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    _require_json(path / "generation_config.json")  # transformers would go on without it
     auto: Any = AutoModelForCausalLM
     how = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
@@ -140,6 +149,12 @@ def _require_all(path: Path, what: str, names: Iterable[str]) -> None:
         )
 
 
+def _require_json(file: Path) -> None:
+    """Of a file that need not be there."""
+    if file.is_file():
+        _read_json(file)
+
+
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         document = json.loads(file.read_bytes())
@@ -151,5 +166,8 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _line(error: Exception) -> str:
-    """The first line of a message that may have twenty."""
-    return str(error).strip().partition("\n")[0]
+    """The beginning of a message that may have twenty lines, or none."""
+    if isinstance(error, KeyError):
+        return f"transformers knows no {error}"
+    first, *rest = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {rest[0].strip()}" if rest and first.endswith(":") else first

@@ -16,6 +16,7 @@ from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.models.template import own_template, read_template, stop_ids
 from gyre.elastic.engine.models.tiny import TINY, make_tiny
 from gyre.elastic.engine.settings import Device, Dtype
+from gyre.elastic.engine.weights import is_finite
 from gyre.elastic.packaged import SMOLLM2
 from gyre.proxy.errors import EngineError
 
@@ -39,20 +40,22 @@ def load_model(
     """
     place = _device(device)
     name, network, tokenizer = _find(model, _DTYPES[dtype], seed, progress)
-    template = read_template(chat_template, tokenizer) if chat_template else own_template(tokenizer)
+    template = read_template(chat_template, tokenizer) if chat_template else own_template(name, tokenizer)
     check_structure(network)
     positions = max_positions(name, network.config)
     if ctx is not None and ctx > positions:
         raise EngineError(f"`{name}` has {positions} positions, fewer than `--ctx {ctx}`")
     _settle(network, place)
+    _require_finite(name, network)
     check_logits(network)
+    ids = vocab_size(network)
     return LoadedModel(
         name=name,
         model=network,
         tokenizer=tokenizer,
         chat_template=template,
-        stop_ids=stop_ids(network.generation_config, tokenizer, template),
-        vocab_size=vocab_size(network),
+        stop_ids=stop_ids(name, network.generation_config, tokenizer, template, ids),
+        vocab_size=ids,
         max_positions=positions,
     )
 
@@ -97,8 +100,14 @@ def _settle(network: PreTrainedModel, device: torch.device) -> None:
         raise EngineError(f"the weights do not fit into the memory of `{device}`: {error}") from error
 
 
+def _require_finite(name: str, network: PreTrainedModel) -> None:
+    for key, parameter in network.named_parameters():
+        if not is_finite(parameter):
+            raise EngineError(f"the weights of `{name}` are damaged: `{key}` has values that are not finite")
+
+
 def max_positions(name: str, config: PreTrainedConfig) -> int:
-    """How many tokens the model serves."""
+    """How many tokens the model serves; EngineError when its configuration does not say."""
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)  # some families call it otherwise, and map it
     if positions is None:
@@ -107,7 +116,9 @@ def max_positions(name: str, config: PreTrainedConfig) -> int:
         if rope.get("rope_type") in ("dynamic", "longrope"):
             # Beyond the original length these rotate every position anew, by the longest of the batch.
             positions = min(positions, rope.get("original_max_position_embeddings", positions))
-    return int(positions)
+    if type(positions) is not int or positions < 1:
+        raise EngineError(f"the config.json of `{name}` says that the model has {positions!r} positions")
+    return positions
 
 
 def _ropes(parameters: dict[str, Any]) -> list[dict[str, Any]]:

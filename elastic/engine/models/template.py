@@ -12,6 +12,7 @@ from gyre.elastic.engine.text.template import ChatTemplate
 from gyre.proxy.errors import EngineError, RequestError
 
 _ANSWER = "gyre"
+_ANOTHER = "`--chat-template FILE` takes its place"
 _TALK = Conversation(
     messages=(
         {"role": "user", "content": "a"},
@@ -21,10 +22,21 @@ _TALK = Conversation(
 )
 
 
-def own_template(tokenizer: PreTrainedTokenizerFast) -> str | None:
-    """The tokenizer's chat template; of several the one that is called default."""
-    template = tokenizer.chat_template
-    return template.get("default") if isinstance(template, dict) else template
+def own_template(name: str, tokenizer: PreTrainedTokenizerFast) -> str | None:
+    """The chat template of the model `name`; of several the one that is called default.
+
+    EngineError when it cannot be parsed.
+    """
+    template: object = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    if template is None:
+        return None
+    what = f"the chat template of `{name}`"
+    if not isinstance(template, str):
+        raise EngineError(f"{what} is no text", _ANOTHER)
+    _require_parsed(what, ChatTemplate(tokenizer, template), _ANOTHER)
+    return template
 
 
 def read_template(file: Path, tokenizer: PreTrainedTokenizerFast) -> str:
@@ -35,27 +47,48 @@ def read_template(file: Path, tokenizer: PreTrainedTokenizerFast) -> str:
         raise EngineError(f"cannot read the chat template `{file}`: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise EngineError(f"the chat template `{file}` is no UTF-8") from error
-    try:
-        ChatTemplate(tokenizer, template).render(_TALK)
-    except RequestError as error:
-        # Any other fault may be these messages': a template need not like them.
-        if isinstance(cause := error.__cause__, jinja2.TemplateSyntaxError):
-            raise EngineError(
-                f"`{file}` is no Jinja template: line {cause.lineno}: {cause.message}"
-            ) from error
+    _require_parsed(f"`{file}`", ChatTemplate(tokenizer, template))
     return template
 
 
+def _require_parsed(what: str, template: ChatTemplate, hint: str = "") -> None:
+    try:
+        template.render(_TALK)
+    except RequestError as error:
+        # Any other fault may be these messages': a template need not like them.
+        if isinstance(cause := error.__cause__, jinja2.TemplateSyntaxError):
+            message = f"{what} is no Jinja template: line {cause.lineno}: {cause.message}"
+            raise EngineError(message, hint) from error
+
+
 def stop_ids(
-    generation: GenerationConfig, tokenizer: PreTrainedTokenizerFast, template: str | None
+    name: str,
+    generation: GenerationConfig,
+    tokenizer: PreTrainedTokenizerFast,
+    template: str | None,
+    vocab_size: int,
 ) -> frozenset[int]:
-    """What the model's own files call its end, and what its template puts after an answer."""
-    declared = generation.eos_token_id
-    ids = set(declared) if isinstance(declared, list) else {declared}
-    ids.add(tokenizer.eos_token_id)
-    if template is not None:
-        ids.add(_end_of_turn(tokenizer, template))
-    return frozenset(id_ for id_ in ids if id_ is not None)
+    """What the files of the model `name` call its end, and what its template puts after an answer.
+
+    EngineError when they name what is no id of the model: it would never end.
+    """
+    ids = _declared(name, generation.eos_token_id, vocab_size)
+    if tokenizer.eos_token_id is not None:
+        ids.add(tokenizer.eos_token_id)
+    if template is not None and (end := _end_of_turn(tokenizer, template)) is not None:
+        ids.add(end)
+    return frozenset(ids)
+
+
+def _declared(name: str, eos: object, vocab_size: int) -> set[int]:
+    given = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    ids = {id_ for id_ in given if type(id_) is int and 0 <= id_ < vocab_size}
+    if wrong := [id_ for id_ in given if type(id_) is not int or id_ not in ids]:
+        raise EngineError(
+            f"`{name}` has the eos_token_id {wrong[0]!r}, which is none of its {vocab_size} ids",
+            "correct it in generation_config.json, or in config.json where there is no such file",
+        )
+    return ids
 
 
 def _end_of_turn(tokenizer: PreTrainedTokenizerFast, template: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import uuid
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from gyre.elastic.engine.server.errors import FieldError, too_long, unknown_mode
 _UNKNOWN = float("nan")
 _COLDEST = 1e-6
 """Below it logits are divided into infinity."""
+_CHOICE = re.compile(r"#[0-9]+\Z")
+"""The end of the name of a choice: no call may have it, or its name were that of another's choice."""
 _DEFAULT_COMPLETION = 16
 """What OpenAI and vLLM answer to a completion without `max_tokens`."""
 
@@ -62,6 +65,8 @@ def read_ask(body: Generation, model: LoadedModel, *, logprobs: int | None, pref
         raise unknown_model(body.model, model.name)
     if body.stream and body.prompt_logprobs is not None:
         raise FieldError("prompt_logprobs", "not with `stream`")
+    if _CHOICE.search(body.request_id or ""):
+        raise FieldError("request_id", "choices have names that end in `#` and a number, calls have not")
     own = frozenset(body.stop_token_ids or ())
     if own and max(own) >= model.vocab_size:
         raise FieldError("stop_token_ids", f"{max(own)} is no id of this model ({model.vocab_size} ids)")
@@ -93,7 +98,8 @@ def request_of(
     """The choice `index` of `count`, over all prompts."""
     params = ask.sampling
     return GenerationRequest(
-        request_id=ask.id if count == 1 else f"{ask.id}-{index}",
+        request_id=ask.id if count == 1 else f"{ask.id}#{index}",
+        call_id=ask.id,
         prompt_ids=prompt_ids,
         output_ids=[token.id for token in ask.earlier],
         max_tokens=max_tokens,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -163,14 +162,11 @@ def _publish(core: Core, staged: StagedWeights, version: str, in_flight: str) ->
 
 def _abort(core: Core, named: list[str]) -> int:
     """How many were ended. A call of several choices goes by its own name, they by theirs."""
-    held = [sequence.request.request_id for sequence in core.roster]
-    found = [name for name in held if not named or name in named or _call_of(name) in set(named) - set(held)]
+    held = [sequence.request for sequence in core.roster]
+    wanted = set(named)
+    found = [one.request_id for one in held if not wanted or wanted & {one.request_id, one.call_id}]
     core.abort(found)
     return len(found)
-
-
-def _call_of(request_id: str) -> str:
-    return re.sub(r"-\d+$", "", request_id)
 
 
 def _json(value: object) -> Response:

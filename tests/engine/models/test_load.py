@@ -142,7 +142,31 @@ def test_a_template_may_refuse_the_messages_it_is_tried_with(tmp_path: Path) -> 
         (without("tokenizer.json"), "no tokenizer.json"),
         (holding("tokenizer.json", "{"), "tokenizer.json` is no tokenizer"),
         (holding("tokenizer.json", "{}"), "tokenizer.json` is no tokenizer"),
-        (holding("tokenizer_config.json", "{"), "the tokenizer of"),
+        (holding("tokenizer_config.json", "{"), "cannot read"),
+        (holding("tokenizer_config.json", "[]"), "tokenizer_config.json` is no JSON object"),
+        (changed("config.json", vocab_size=2000), "usable: Padding_idx"),
+        (changed("config.json", hidden_act="zzz"), "transformers knows no 'zzz'"),
+        (changed("config.json", num_hidden_layers=3), "`num_hidden_layers` (3) must be equal"),
+        (holding("generation_config.json", "{"), "cannot read"),
+        (holding("generation_config.json", "[]"), "generation_config.json` is no JSON object"),
+        (changed("config.json", dtype="zzz"), "has no attribute 'zzz'"),
+        (changed("config.json", max_position_embeddings=0), "model has 0 positions"),
+        (changed("config.json", max_position_embeddings=-5), "model has -5 positions"),
+        (
+            changed("generation_config.json", eos_token_id=2048),
+            "eos_token_id 2048, which is none of its 2048",
+        ),
+        (changed("generation_config.json", eos_token_id=[7, -1]), "eos_token_id -1,"),
+        (changed("generation_config.json", eos_token_id="x"), "eos_token_id 'x',"),
+        (changed("generation_config.json", eos_token_id=[[7]]), "eos_token_id [7],"),
+        (
+            holding("chat_template.jinja", "{% if %}"),
+            "the chat template of `model` is no Jinja template: line 1",
+        ),
+        (
+            holding("adapter_config.json", "{}"),
+            "has an adapter (adapter_config.json), which would be ignored",
+        ),
         (changed("tokenizer_config.json", tokenizer_class="CanineTokenizer"), "no fast tokenizer"),
         (without("model.safetensors"), "no file named model.safetensors"),
         (cut("model.safetensors", 100_000), "the weights of"),
@@ -154,6 +178,23 @@ def test_a_folder_that_is_no_model_is_refused_with_the_reason(
 ) -> None:
     message = str(refusal(copied(tmp_path, spoil)))
     assert reason in message and "\n" not in message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_named(tmp_path: Path, value: float) -> None:
+    folder = copied(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][2047, 3] = value  # of a token that no check tries
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "`model.embed_tokens.weight` has values that are not finite" in str(refusal(folder))
+
+
+def test_a_template_of_ones_own_may_take_the_place_of_a_broken_one(tmp_path: Path) -> None:
+    folder = copied(tmp_path, holding("chat_template.jinja", "{% if %}"))
+    assert "--chat-template" in refusal(folder).hint
+    file = tmp_path / "own.jinja"
+    file.write_text(TEMPLATE)
+    assert load_model(str(folder), chat_template=file).chat_template == TEMPLATE
 
 
 def test_code_in_a_folder_is_never_run(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
+from gyre.elastic.engine import checkpoint
 from gyre.elastic.engine.checkpoint import read_checkpoint
 from gyre.proxy.errors import RequestError
 
@@ -48,26 +50,26 @@ def refused(folder: Path) -> RequestError:
 def test_a_single_file_is_read_with_its_config(tmp_path: Path) -> None:
     write(tmp_path / "v1", 1.5)
     (tmp_path / "v1" / "config.json").write_text('{"a": 1}')
-    checkpoint = read_checkpoint(tmp_path / "v1")
-    assert checkpoint.tensors["w"].tolist() == [1.5] * N
-    assert checkpoint.config == {"a": 1}
-    assert checkpoint.where("w") == f"{tmp_path}/v1/model.safetensors: w"
+    read = read_checkpoint(tmp_path / "v1")
+    assert read.tensors["w"].tolist() == [1.5] * N
+    assert read.config == {"a": 1}
+    assert read.where("w") == f"{tmp_path}/v1/model.safetensors: w"
 
 
 def test_shards_are_read_together(tmp_path: Path) -> None:
     write_sharded(tmp_path)
-    checkpoint = read_checkpoint(tmp_path)
-    assert {name: float(tensor[0]) for name, tensor in checkpoint.tensors.items()} == {"a": 1.0, "b": 2.0}
-    assert checkpoint.config is None
+    read = read_checkpoint(tmp_path)
+    assert {name: float(tensor[0]) for name, tensor in read.tensors.items()} == {"a": 1.0, "b": 2.0}
+    assert read.config is None
 
 
 def test_what_was_read_is_no_map_of_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, 1.0)
-    checkpoint = read_checkpoint(tmp_path)
+    read = read_checkpoint(tmp_path)
     with path.open("r+b") as file:
         file.write(b"\xff" * path.stat().st_size)
     path.write_bytes(b"")
-    assert checkpoint.tensors["w"].tolist() == [1.0] * N
+    assert read.tensors["w"].tolist() == [1.0] * N
 
 
 def overwrite(path: Path) -> None:
@@ -129,6 +131,45 @@ def test_a_file_of_this_moment_is_watched_until_its_clock_moves_on(
     path = write(tmp_path, 1.0)
     monkeypatch.setattr(time, "sleep", lambda _: overwrite(path))
     assert refused(tmp_path).message == f"{path} changed while it was read"
+
+
+def through_a_map(path: Path, value: float) -> None:
+    """Writes the last number of the file."""
+    np.memmap(path, np.float32, "r+", shape=(1,), offset=path.stat().st_size - 4)[0] = value
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("changed", ["model-1.safetensors", "model-2.safetensors"])
+def test_a_file_that_is_written_through_a_map_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str, pieces: int
+) -> None:
+    write_sharded(tmp_path)
+    path = tmp_path / changed
+    monkeypatch.setattr(checkpoint, "PIECE_BYTES", path.stat().st_size // pieces)
+    for file in tmp_path.iterdir():
+        os.utime(file, ns=(0, 0))  # long ago: nothing waits before the first reading
+    # Its time is set back, so that the bytes alone can tell.
+    monkeypatch.setattr(time, "sleep", lambda _: (through_a_map(path, 3.0), os.utime(path, ns=(0, 0))))
+    error = refused(tmp_path)
+    assert error.message == f"{path} changed while it was read"
+    assert (error.status, error.code) == (409, "weights_changed")
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_file_that_stays_is_whole_whatever_it_is_compared_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    path = write(tmp_path, 1.0)
+    monkeypatch.setattr(checkpoint, "PIECE_BYTES", path.stat().st_size // pieces)
+    assert read_checkpoint(tmp_path).tensors["w"].tolist() == [1.0] * N
+
+
+def test_a_file_that_shrinks_in_the_second_reading_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, 1.0)
+    before_the_read(monkeypatch, 2, lambda: truncate(path))
+    assert refused(tmp_path).code == "weights_changed"
 
 
 @pytest.mark.parametrize("changed", ["model.safetensors.index.json", "model-1.safetensors", "config.json"])

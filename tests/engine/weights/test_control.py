@@ -308,9 +308,18 @@ def test_all_are_aborted_when_none_is_named(control: Control, body: Any) -> None
 
 def test_a_call_s_choices_end_by_its_name_and_none_that_is_only_named_like_it(control: Control) -> None:
     both = [Heard(), Heard()]
-    choices = [(ask(request_id=f"call-{index}"), heard) for index, heard in enumerate(both)]
+    choices = [(ask(request_id=f"{index}", call_id="call"), heard) for index, heard in enumerate(both)]
     control.engine.submit(choices).result(60)
-    other, like_it = control.submit(ask(request_id="run"), ask(request_id="run-1"))
-    assert control.post("/abort_requests", {"request_ids": ["call", "run"]})["aborted"] == 3
-    assert {heard.reason for heard in (*both, other)} == {FinishReason.ABORT}
-    assert like_it.finish is None
+    others = control.submit(*(ask(request_id=name, call_id=name) for name in ("call-1", "call#1", "call1")))
+    assert control.post("/abort_requests", {"request_ids": ["call", "cal", ""]})["aborted"] == 2
+    assert {heard.reason for heard in both} == {FinishReason.ABORT}
+    assert [heard.finish for heard in others] == [None] * 3
+
+
+def test_one_choice_of_a_call_ends_by_its_own_name(control: Control) -> None:
+    both = [Heard(), Heard()]
+    choices = [(ask(request_id=f"call#{index}", call_id="call"), heard) for index, heard in enumerate(both)]
+    control.engine.submit(choices).result(60)
+    assert control.post("/abort_requests", {"request_ids": ["call#1"]})["aborted"] == 1
+    assert both[1].reason == FinishReason.ABORT
+    assert both[0].finish is None
