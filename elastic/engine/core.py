@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gyre.elastic.engine.door import require_one_prompt, require_place, require_sound
+from gyre.elastic.engine.door import require_place, require_sound
 from gyre.elastic.engine.forward import Logits, Work, forward, ordered, probe_shape
 from gyre.elastic.engine.limits import Counters, EngineLimits, EngineStats
 from gyre.elastic.engine.memory import Memory
@@ -23,7 +23,7 @@ from gyre.elastic.engine.prefix import BLOCK, common
 from gyre.elastic.engine.request import Finish, FinishReason, GenerationRequest, Listener, Token
 from gyre.elastic.engine.roster import Roster
 from gyre.elastic.engine.sampling import Draw, draw, most_probable, prompt_logprobs
-from gyre.elastic.engine.sequence import Sequence
+from gyre.elastic.engine.sequence import Sequence, beginning
 from gyre.elastic.engine.singles import Gatherer
 from gyre.elastic.engine.telling import tell_finished, tell_started, tell_token
 from gyre.proxy.errors import RequestError
@@ -73,12 +73,12 @@ class Core:
             RequestError: a request is not sound, its id is taken, its `kv_id` is unknown, or the queue
                 is full; then none of the choices was added.
         """
-        for request, _ in choices:
-            require_sound(request, self.model, self.limits, self.memory.shape)
-        require_one_prompt([request for request, _ in choices])
-        self.roster.require_new([request.request_id for request, _ in choices])
+        requests = [request for request, _ in choices]
+        require_sound(requests, self.model, self.limits, self.memory.shape)
+        self.roster.require_new([request.request_id for request in requests])
         require_place(len(choices), len(self.roster), self.limits)
-        sequences = [Sequence.of(request, listener) for request, listener in choices]
+        ids = beginning(requests[0])
+        sequences = [Sequence(request, listener, ids.tolist(), ids) for request, listener in choices]
         self.memory.require_imported(sequences[0])
         self.roster.add(sequences)
 
@@ -127,7 +127,8 @@ class Core:
     def _admit(self) -> None:
         """Start waiting sequences, as far as slots and memory reach."""
         waiting, passed = self.roster.waiting, list[Sequence]()
-        while self.admits and waiting and self._places() > 0:
+        # Those far behind are not looked at: each look costs, and they would not start before the others.
+        while self.admits and waiting and self._places() > 0 and len(passed) <= self.limits.slots:
             sequence = waiting.popleft()
             if self._prefix_is_under_way(sequence):
                 passed.append(sequence)

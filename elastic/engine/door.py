@@ -15,44 +15,50 @@ MIB = 1 << 20
 
 
 def require_sound(
-    request: GenerationRequest, model: LoadedModel, limits: EngineLimits, shape: KVShape
+    choices: Sequence[GenerationRequest], model: LoadedModel, limits: EngineLimits, shape: KVShape
 ) -> None:
-    """Raises:
-    RequestError: the request could not be served; names the field.
+    """Whether the choices of one call could be served; their common ids are read once.
+
+    Raises:
+        RequestError: names the field.
     """
-    if not request.prompt_ids:
+    first = choices[0]
+    if not first.prompt_ids:
         raise RequestError("the prompt is empty")
-    for name, ids in (("prompt", request.prompt_ids), ("output_token_ids", request.output_ids)):
-        _require_known(name, ids, model.vocab_size)
-    _require_known("forced_ids", request.forced_ids, model.vocab_size)
+    _require_known("prompt", first.prompt_ids, model.vocab_size)
+    _require_known("output_token_ids", first.output_ids, model.vocab_size)
+    for choice in choices:
+        _require_same_beginning(first, choice)
+        _require_known("forced_ids", choice.forced_ids, model.vocab_size)
+        _require_counts(choice)
+        _require_length(choice, limits, shape)
+        _require_sampling(choice.sampling)
+
+
+def _require_same_beginning(first: GenerationRequest, other: GenerationRequest) -> None:
+    """The tokens that choices begin with are computed once, for all."""
+    same = _same(first.prompt_ids, other.prompt_ids) and _same(first.output_ids, other.output_ids)
+    if not same or first.prompt_logprobs != other.prompt_logprobs:
+        raise RequestError("the choices of a call have one prompt, and one beginning of the output")
+
+
+def _same(left: Sequence[int], right: Sequence[int]) -> bool:
+    return left is right or list(left) == list(right)
+
+
+def _require_counts(request: GenerationRequest) -> None:
     if request.max_tokens < 1:
         raise RequestError(f"`max_tokens` is {request.max_tokens}, must be at least 1")
     if len(request.output_ids) >= request.max_tokens:
         raise RequestError(
             f"`output_token_ids` has {len(request.output_ids)} of `max_tokens` {request.max_tokens}"
         )
-    _require_length(request, limits, shape)
-    _require_sampling(request.sampling)
     counts = {"logprobs": request.top_logprobs, "prompt_logprobs": request.prompt_logprobs or 0}
     for name, count in counts.items():
         if count < 0:
             raise RequestError(f"`{name}` is {count}, must be 0 or more")
     if request.kv_id is not None and request.prompt_logprobs is not None:
         raise RequestError("`prompt_logprobs` are computed with the prompt: not with a `kv_id`")
-
-
-def require_one_prompt(choices: Sequence[GenerationRequest]) -> None:
-    """Raises:
-    RequestError: the choices of a call do not begin with the same tokens, which are computed once.
-    """
-    first = choices[0]
-    for other in choices[1:]:
-        if (list(other.prompt_ids), list(other.output_ids), other.prompt_logprobs) != (
-            list(first.prompt_ids),
-            list(first.output_ids),
-            first.prompt_logprobs,
-        ):
-            raise RequestError("the choices of a call have one prompt, and one beginning of the output")
 
 
 def _require_known(name: str, ids: Sequence[int], vocab_size: int) -> None:

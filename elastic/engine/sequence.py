@@ -31,11 +31,6 @@ class Sequence:
     """Sampled here."""
     prompt_logprobs: list[PromptLogprob] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, request: GenerationRequest, listener: Listener) -> Sequence:
-        ids = [*request.prompt_ids, *request.output_ids]
-        return cls(request, listener, ids, np.array(ids, np.int32))
-
     @property
     def prompt_length(self) -> int:
         return len(self.request.prompt_ids)
@@ -79,3 +74,8 @@ class Sequence:
         """How its next token is drawn; the position is where that token will stand."""
         forced, index = self.request.forced_ids, self.output_length
         return Row(self.request.sampling, len(self.ids), forced[index] if index < len(forced) else None)
+
+
+def beginning(request: GenerationRequest) -> npt.NDArray[np.int32]:
+    """What a request's tokens are before any is sampled here."""
+    return np.array([*request.prompt_ids, *request.output_ids], np.int32)

@@ -51,8 +51,8 @@ class EngineThread:
                 tell (an id in use, an unknown `kv_id`) comes through the future.
         """
         core = self._core
-        for request, _ in choices:
-            require_sound(request, core.model, core.limits, core.memory.shape)
+        requests = [request for request, _ in choices]
+        require_sound(requests, core.model, core.limits, core.memory.shape)
         require_place(len(choices), len(core.roster) + len(self._inbox), core.limits)
         return self.call(lambda core: core.add(choices))
 

@@ -68,7 +68,7 @@ class EngineApp(Starlette):
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)
         self._service.traffic.refusals[error.status] += 1
-        return errors.answer_of(error)
+        return await errors.refused(request, error)
 
 
 async def _left(_: Request, __: Exception) -> Response:

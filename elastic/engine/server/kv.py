@@ -38,6 +38,8 @@ class ExportBody(msgspec.Struct, kw_only=True):
 class KVRoutes:
     def __init__(self, engine: EngineThread) -> None:
         self._engine = engine
+        self._importing = asyncio.Lock()
+        """A blob may be as large as all keys and values: one at a time is held beside them."""
 
     @property
     def routes(self) -> list[Route]:
@@ -60,9 +62,12 @@ class KVRoutes:
     async def import_(self, request: Request) -> Response:
         """What `/kv/export` of another engine gave; a request may then name it as `kv_id`."""
         limit = self._engine.stats.kv_limit_bytes + DESCRIPTION
-        data = await _read_blob(request, limit)
-        conversation = await asyncio.to_thread(transfer.decode, data, limit)
-        kv_id = await in_engine(self._engine, lambda core: movable.import_conversation(core, conversation))
+        async with self._importing:
+            data = await _read_blob(request, limit)
+            conversation = await asyncio.to_thread(transfer.decode, data, limit)
+            kv_id = await in_engine(
+                self._engine, lambda core: movable.import_conversation(core, conversation)
+            )
         return Response(
             orjson.dumps({"kv_id": kv_id, "tokens": conversation.n_tokens}), media_type="application/json"
         )

@@ -82,7 +82,7 @@ SHAPE = KVShape(layers=2, heads=2, head_dim=8, dtype=torch.float32, device=torch
 
 def _refusal(limits: EngineLimits = LIMITS, **request: Any) -> RequestError:
     with pytest.raises(RequestError) as refused:
-        require_sound(ask(**{"prompt": [1, 2, 3], "max_tokens": 5, **request}), MODEL, limits, SHAPE)
+        require_sound([ask(**{"prompt": [1, 2, 3], "max_tokens": 5, **request})], MODEL, limits, SHAPE)
     assert refused.value.status == 400
     return refused.value
 
@@ -120,7 +120,7 @@ def test_what_is_too_long_is_refused_with_the_lengths() -> None:
     refusal = _refusal(prompt=[1] * 60, max_tokens=41)
     assert refusal.code == "context_length_exceeded"
     assert all(number in str(refusal) for number in ("100", "60", "41", "101"))
-    require_sound(ask([1] * 60, 40), MODEL, LIMITS, SHAPE)
+    require_sound([ask([1] * 60, 40)], MODEL, LIMITS, SHAPE)
 
 
 def test_a_refused_call_leaves_nothing_behind() -> None:
