@@ -33,7 +33,7 @@ from gyre.elastic.engine.core import Core
 from gyre.elastic.engine.limits import EngineLimits
 from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.request import Collected, GenerationRequest, SamplingParams
-from gyre.elastic.engine.weights import StagedWeights
+from gyre.elastic.engine.weights.staged import StagedWeights
 
 VOCAB = 199
 """No multiple of the sampler's block."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
+from gyre.elastic.engine.compute.sampling import Row, draw
 from gyre.elastic.engine.core import Core
-from gyre.elastic.engine.movable import export_request, import_conversation
+from gyre.elastic.engine.moving.carry import export_request, import_conversation
+from gyre.elastic.engine.moving.conversation import decode, encode
 from gyre.elastic.engine.request import GenerationRequest, Span, Token
-from gyre.elastic.engine.sampling import Row, draw
-from gyre.elastic.engine.transfer import decode, encode
 from gyre.proxy.errors import RequestError
 from tests.engine.core.build import (
     Heard,

@@ -87,6 +87,15 @@ def test_a_lone_sequence_may_use_the_whole_bound_and_no_more() -> None:
     assert refused.value.code == "context_length_exceeded"
 
 
+def test_memory_that_cannot_grow_by_half_grows_by_what_is_needed() -> None:
+    core = core_of(kv_tokens=256)
+    core.memory.ahead = 1
+    (heard,) = add(core, ask(prompt_of(10), 240))
+    _run_within(core)
+    assert heard.reason == "length"
+    assert core.stats.preemptions == 0
+
+
 def test_those_who_wait_behind_it_are_served() -> None:
     core = core_of(kv_tokens=320)
     heard = add(core, ask(prompt_of(30), 290), *[ask(prompt_of(200, n), 9) for n in range(3)])

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 
+from gyre.elastic.engine.compute.kv import KVShape
 from gyre.elastic.engine.core import Core
-from gyre.elastic.engine.kv import KVShape
 from gyre.elastic.engine.request import GenerationRequest
 from tests.engine.core.build import (
     TOKEN_BYTES,

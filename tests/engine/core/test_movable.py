@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gyre.elastic.engine.core import Core
-from gyre.elastic.engine.movable import export_ids, export_request, import_conversation
+from gyre.elastic.engine.moving.carry import export_ids, export_request, import_conversation
+from gyre.elastic.engine.moving.conversation import decode, encode
 from gyre.elastic.engine.request import GenerationRequest, Span
-from gyre.elastic.engine.transfer import decode, encode
 from gyre.proxy.errors import RequestError
 from tests.engine.core.build import (
     Heard,

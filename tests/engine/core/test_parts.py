@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gyre.elastic.engine.door import require_sound
-from gyre.elastic.engine.kv import GRAIN, KVShape, SequenceKV, rounded
+from gyre.elastic.engine.compute.kv import GRAIN, KVShape, SequenceKV, rounded
+from gyre.elastic.engine.compute.noise import seed_of_choice, uniform
 from gyre.elastic.engine.limits import EngineLimits
-from gyre.elastic.engine.noise import seed_of_choice, uniform
-from gyre.elastic.engine.plan import plan_step
 from gyre.elastic.engine.request import Span, spans_of
+from gyre.elastic.engine.schedule.door import require_sound
+from gyre.elastic.engine.schedule.plan import plan_step
 from gyre.proxy.errors import RequestError
 from tests.engine.core.build import VOCAB, Heard, ask, core_of, loaded, network, require_idle, seeded
 

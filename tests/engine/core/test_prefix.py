@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gyre.elastic.engine.kv import SequenceKV
-from gyre.elastic.engine.prefix import BLOCK, COMPARED, PrefixStore
+from gyre.elastic.engine.compute.kv import SequenceKV
+from gyre.elastic.engine.schedule.prefix import BLOCK, COMPARED, PrefixStore
 from tests.engine.core.test_parts import ONE, read, write
 
 

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gyre.elastic.engine.compute.sampling import Row, draw, most_probable, prompt_logprobs, threshold
 from gyre.elastic.engine.request import SamplingParams
-from gyre.elastic.engine.sampling import Row, draw, most_probable, prompt_logprobs, threshold
 from tests.engine.core import oracle
 from tests.engine.core.build import (
     VOCAB,

@@ -130,6 +130,7 @@ def _follow(schedule: Schedule, deeds: list[Deed]) -> None:
     schedule.end()
 
 
+@pytest.mark.timeout(900)  # a fault is made small first, which takes its time
 @QUICK
 @given(SCHEDULES, st.lists(DEEDS, min_size=10, max_size=30))
 def test_no_schedule_changes_what_a_request_says(schedule: Schedule, deeds: list[Deed]) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from gyre.elastic.engine import singles
-from gyre.elastic.engine.kv import KVShape, SequenceKV
-from gyre.elastic.engine.singles import Chunk, Gathered, Gatherer, Singles
+from gyre.elastic.engine.compute import singles
+from gyre.elastic.engine.compute.kv import KVShape, SequenceKV
+from gyre.elastic.engine.compute.singles import Chunk, Gathered, Gatherer, Singles
 
 SHAPE = KVShape(layers=2, heads=2, head_dim=8, dtype=torch.float32, device=torch.device("cpu"))
 GROUP = 3
