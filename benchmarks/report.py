@@ -54,10 +54,19 @@ class Bar:
     unit: str
     exact: bool = False
     """The value has to be the limit; otherwise it must not be above it."""
+    floor: bool = False
+    """The value must not be below the limit instead."""
 
     @property
     def met(self) -> bool:
-        return self.value == self.limit if self.exact else self.value <= self.limit
+        if self.exact:
+            return self.value == self.limit
+        return self.value >= self.limit if self.floor else self.value <= self.limit
+
+    @property
+    def bound(self) -> str:
+        """The limit, as tables show it."""
+        return f">= {self.limit:g}" if self.floor else f"{self.limit:g}"
 
 
 @dataclass(frozen=True)
@@ -191,7 +200,7 @@ def show(
     lines += ["", f"{'bar':<54}{'measured':>10}{'limit':>8}  unit"]
     for bar in bars:
         verdict = "met" if bar.met else "MISSED"
-        lines.append(f"{bar.name:<54}{bar.value:>10.2f}{bar.limit:>8g}  {bar.unit:<16}{verdict}")
+        lines.append(f"{bar.name:<54}{bar.value:>10.2f}{bar.bound:>8}  {bar.unit:<22}{verdict}")
     return "\n".join([*lines, "", *remarks])
 
 
@@ -220,7 +229,7 @@ def markdown(
     lines = [f"Machine: {machine()}.", "", "| bar | measured | limit | |", "|---|---|---|---|"]
     for bar in bars:
         verdict = "met" if bar.met else "**missed**"
-        lines.append(f"| {bar.name} | {bar.value:.2f} {bar.unit} | {bar.limit:g} | {verdict} |")
+        lines.append(f"| {bar.name} | {bar.value:.2f} {bar.unit} | {bar.bound} | {verdict} |")
     if rows:
         lines += ["", "| cell | system | CPU us/call | ratio | us/event | first byte ms | spread |"]
         lines.append("|---|---|---|---|---|---|---|")
