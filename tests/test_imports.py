@@ -67,6 +67,26 @@ def test_the_rooms_of_the_tree_builder_stand_on_each_other_and_in_no_circle() ->
             assert room == other or other in below[room], f"{file} imports {name}"
 
 
+def test_the_rooms_of_the_engine_stand_on_each_other_and_in_no_circle() -> None:
+    below = {
+        "text": set[str](),
+        "compute": set[str](),
+        "models": {"compute", "text"},
+        "schedule": {"compute", "models"},
+        "weights": {"models"},
+        "moving": {"compute", "schedule", "weights"},
+    }
+    for file, name in imports_of("elastic"):
+        room, other = Path(file).parts[2:3], [*name.split("."), "", "", ""][3]
+        if name.startswith("gyre.elastic.engine.") and room and room[0] in below:
+            assert other not in {*below, "server"} - {room[0]} - below[room[0]], f"{file} imports {name}"
+
+
+def test_texts_are_read_and_written_without_torch() -> None:
+    files = [(file, name) for file, name in imports_of("elastic") if file.startswith("elastic/engine/text/")]
+    assert files and [(file, name) for file, name in files if name.split(".")[0] == "torch"] == []
+
+
 @pytest.mark.parametrize("part", ["proxy", "treebuilder"])
 def test_recording_and_building_know_no_torch(part: str) -> None:
     found = [

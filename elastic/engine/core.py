@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gyre.elastic.engine.door import require_place, require_sound
-from gyre.elastic.engine.forward import Logits, Work, forward, ordered, probe_shape
+from gyre.elastic.engine.compute.forward import Logits, Work, forward, ordered, probe_shape
+from gyre.elastic.engine.compute.sampling import Draw, draw, most_probable, prompt_logprobs
+from gyre.elastic.engine.compute.sequence import Sequence, beginning
+from gyre.elastic.engine.compute.singles import Gatherer
 from gyre.elastic.engine.limits import Counters, EngineLimits, EngineStats
-from gyre.elastic.engine.memory import Memory
 from gyre.elastic.engine.models.loaded import LoadedModel
-from gyre.elastic.engine.plan import plan_step
-from gyre.elastic.engine.prefix import BLOCK, common
 from gyre.elastic.engine.request import Finish, FinishReason, GenerationRequest, Listener, Token
-from gyre.elastic.engine.roster import Roster
-from gyre.elastic.engine.sampling import Draw, draw, most_probable, prompt_logprobs
-from gyre.elastic.engine.sequence import Sequence, beginning
-from gyre.elastic.engine.singles import Gatherer
-from gyre.elastic.engine.telling import tell_finished, tell_started, tell_token
+from gyre.elastic.engine.schedule.door import require_place, require_sound
+from gyre.elastic.engine.schedule.memory import Memory
+from gyre.elastic.engine.schedule.plan import plan_step
+from gyre.elastic.engine.schedule.prefix import BLOCK, common
+from gyre.elastic.engine.schedule.roster import Roster
+from gyre.elastic.engine.schedule.telling import tell_finished, tell_started, tell_token
 from gyre.proxy.errors import RequestError
 
 if TYPE_CHECKING:
-    from gyre.elastic.engine.weights import StagedWeights
+    from gyre.elastic.engine.weights.staged import StagedWeights
 
 log = logging.getLogger(__name__)
 PROMPT_ROWS = 128

@@ -46,7 +46,7 @@ class GenerationRequest:
     prompt_logprobs: int | None = None
     """None: none; else the prompt's log-probabilities with that many alternatives; nothing is reused then."""
     kv_id: str | None = None
-    """Imported KV to start from, older spans included; see `transfer`."""
+    """Imported KV to start from, older spans included; see `moving.carry`."""
     forced_ids: Sequence[int] = ()
     """For tests: the output, whose log-probabilities are the model's all the same."""
 

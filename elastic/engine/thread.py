@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from gyre.elastic.engine.core import Core
-from gyre.elastic.engine.door import require_place, require_sound
 from gyre.elastic.engine.limits import EngineLimits, EngineStats
 from gyre.elastic.engine.request import GenerationRequest, Listener
+from gyre.elastic.engine.schedule.door import require_place, require_sound
 from gyre.proxy.errors import RequestError
 
 log = logging.getLogger(__name__)

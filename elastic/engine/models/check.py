@@ -62,5 +62,13 @@ def vocab_size(model: PreTrainedModel) -> int:
     return embedding.num_embeddings
 
 
+def is_finite(tensor: torch.Tensor) -> bool:
+    """In one pass without memory: NaN goes through minimum and maximum."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    lowest, highest = torch.aminmax(tensor)
+    return bool(lowest.isfinite() & highest.isfinite())
+
+
 def _refused(config: PreTrainedConfig, what: str) -> EngineError:
     return EngineError(f"gyre engine cannot serve `{config.model_type}` models with {what}", ELSEWHERE)

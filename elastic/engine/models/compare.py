@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from gyre.elastic.engine.attention import Ragged
-from gyre.elastic.engine.forward import probe_shape
-from gyre.elastic.engine.kv import SequenceKV
+from gyre.elastic.engine.compute.attention import Ragged
+from gyre.elastic.engine.compute.forward import probe_shape
+from gyre.elastic.engine.compute.kv import SequenceKV
+from gyre.elastic.engine.compute.singles import Chunk
 from gyre.elastic.engine.models.check import ELSEWHERE, vocab_size
-from gyre.elastic.engine.singles import Chunk
 from gyre.proxy.errors import EngineError
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}

@@ -10,13 +10,12 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from gyre.elastic.engine.models import folder, smollm2
-from gyre.elastic.engine.models.check import check_structure, vocab_size
+from gyre.elastic.engine.models.check import check_structure, is_finite, vocab_size
 from gyre.elastic.engine.models.compare import check_logits
 from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.models.template import own_template, read_template, stop_ids
 from gyre.elastic.engine.models.tiny import TINY, make_tiny
 from gyre.elastic.engine.settings import Device, Dtype
-from gyre.elastic.engine.weights import is_finite
 from gyre.elastic.packaged import SMOLLM2
 from gyre.proxy.errors import EngineError
 

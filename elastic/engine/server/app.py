@@ -13,9 +13,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gyre.elastic.endpoint import Engine, require_loopback
+from gyre.elastic.engine.compute.forward import probe_shape, step_tokens
+from gyre.elastic.engine.compute.kv import GRAIN, whole_grains
 from gyre.elastic.engine.core import Core
-from gyre.elastic.engine.forward import probe_shape, step_tokens
-from gyre.elastic.engine.kv import GRAIN, whole_grains
 from gyre.elastic.engine.limits import EngineLimits
 from gyre.elastic.engine.models.load import load_model
 from gyre.elastic.engine.models.loaded import LoadedModel
@@ -31,7 +31,7 @@ from gyre.elastic.engine.server.stopping import OpenRequests
 from gyre.elastic.engine.server.tokens import TokenRoutes
 from gyre.elastic.engine.settings import EngineSettings
 from gyre.elastic.engine.thread import EngineThread
-from gyre.elastic.engine.weights import digest_of
+from gyre.elastic.engine.weights.staged import digest_of
 from gyre.proxy.errors import EngineError, RequestError
 
 

@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gyre.elastic.engine.compute.noise import seed_of_choice
 from gyre.elastic.engine.models.loaded import LoadedModel
-from gyre.elastic.engine.noise import seed_of_choice
 from gyre.elastic.engine.request import GenerationRequest, SamplingParams, Token
 from gyre.elastic.engine.server.bodies import (
     MOST_STOP_CHARACTERS,

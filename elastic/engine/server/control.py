@@ -20,7 +20,7 @@ from gyre.elastic.engine.server.bodies import Name, decode
 from gyre.elastic.engine.server.errors import FieldError
 from gyre.elastic.engine.server.reading import read_body
 from gyre.elastic.engine.thread import EngineThread
-from gyre.elastic.engine.weights import StagedWeights, stage
+from gyre.elastic.engine.weights.staged import StagedWeights, stage
 from gyre.proxy.errors import RequestError
 
 T = TypeVar("T")

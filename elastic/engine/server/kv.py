@@ -1,4 +1,4 @@
-"""Conversations' KV over HTTP, out of one engine and into another: safetensors, see `transfer`."""
+"""Conversations' KV over HTTP, out of one engine and into another: safetensors, see `moving.conversation`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from gyre.elastic.engine import movable, transfer
 from gyre.elastic.engine.core import Core
+from gyre.elastic.engine.moving.carry import export_ids, export_request, import_conversation
+from gyre.elastic.engine.moving.conversation import ConversationKV, pieces, too_large
+from gyre.elastic.engine.moving.conversation import decode as decode_kv
 from gyre.elastic.engine.server.bodies import Id, Name, decode
 from gyre.elastic.engine.server.control import in_engine
 from gyre.elastic.engine.server.errors import FieldError
 from gyre.elastic.engine.server.reading import read_body
 from gyre.elastic.engine.thread import EngineThread
-from gyre.elastic.engine.transfer import ConversationKV
 
 PART = 1 << 20
 """Bytes that are handed to the socket at a time."""
@@ -54,7 +55,7 @@ class KVRoutes:
         if (body.request_id is None) == (body.token_ids is None):
             raise FieldError("request_id", "give either `request_id` or `token_ids`")
         conversation = await in_engine(self._engine, lambda core: _export(core, body))
-        parts = await asyncio.to_thread(transfer.pieces, conversation)
+        parts = await asyncio.to_thread(pieces, conversation)
         size = sum(map(len, parts))
         headers = {"content-length": str(size), "x-gyre-kv-tokens": str(conversation.n_tokens)}
         return StreamingResponse(_sliced(parts), 200, headers, "application/octet-stream")
@@ -64,10 +65,8 @@ class KVRoutes:
         limit = self._engine.stats.kv_limit_bytes + DESCRIPTION
         async with self._importing:
             data = await _read_blob(request, limit)
-            conversation = await asyncio.to_thread(transfer.decode, data, limit)
-            kv_id = await in_engine(
-                self._engine, lambda core: movable.import_conversation(core, conversation)
-            )
+            conversation = await asyncio.to_thread(decode_kv, data, limit)
+            kv_id = await in_engine(self._engine, lambda core: import_conversation(core, conversation))
         return Response(
             orjson.dumps({"kv_id": kv_id, "tokens": conversation.n_tokens}), media_type="application/json"
         )
@@ -75,8 +74,8 @@ class KVRoutes:
 
 def _export(core: Core, body: ExportBody) -> ConversationKV:
     if body.request_id is not None:
-        return movable.export_request(core, body.request_id)
-    return movable.export_ids(core, body.token_ids or [])
+        return export_request(core, body.request_id)
+    return export_ids(core, body.token_ids or [])
 
 
 async def _sliced(parts: tuple[bytes | memoryview, ...]) -> AsyncIterator[memoryview]:
@@ -94,10 +93,10 @@ async def _read_blob(request: Request, limit: int) -> bytearray:
     """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
-        raise transfer.too_large(int(declared), limit)
+        raise too_large(int(declared), limit)
     data = bytearray()
     async for part in request.stream():
         data += part
         if len(data) > limit:
-            raise transfer.too_large(len(data), limit)
+            raise too_large(len(data), limit)
     return data

@@ -44,14 +44,18 @@ class Running:
         return self.client.post(path, json=fields if body is None else body)
 
     def chat(self, **fields: Any) -> Json:
-        return whole(self.post("/v1/chat/completions", {"messages": USER, "max_tokens": 8, **fields}))
+        return whole(
+            self.post("/v1/chat/completions", {"messages": USER, "max_tokens": 8, "seed": 1, **fields})
+        )
 
     def complete(self, **fields: Any) -> Json:
-        return whole(self.post("/v1/completions", {"prompt": "Once upon", "max_tokens": 8, **fields}))
+        return whole(
+            self.post("/v1/completions", {"prompt": "Once upon", "max_tokens": 8, "seed": 1, **fields})
+        )
 
     def stream(self, path: str = "/v1/chat/completions", **fields: Any) -> list[Json]:
         """The events of a stream that ends well."""
-        body = {"messages": USER, "max_tokens": 8, "stream": True, **fields}
+        body = {"messages": USER, "max_tokens": 8, "seed": 1, "stream": True, **fields}
         if path == "/v1/completions":
             body = {"prompt": "Once upon", **body}
         events = events_of(self.post(path, body).text)

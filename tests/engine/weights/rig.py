@@ -30,7 +30,7 @@ from gyre.elastic.engine.server.control import ControlRoutes
 from gyre.elastic.engine.server.kv import KVRoutes
 from gyre.elastic.engine.server.running import listen, running, url_of
 from gyre.elastic.engine.thread import EngineThread
-from gyre.elastic.engine.weights import digest_of
+from gyre.elastic.engine.weights.staged import digest_of
 from gyre.proxy.errors import RequestError
 from tests.engine.weights.models import loaded
 

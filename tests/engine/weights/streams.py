@@ -21,7 +21,7 @@ from gyre.elastic.engine.server.app import create_app
 from gyre.elastic.engine.server.running import listen, running, url_of
 from gyre.elastic.engine.settings import EngineSettings
 from gyre.elastic.engine.thread import EngineThread
-from gyre.elastic.engine.weights import digest_of
+from gyre.elastic.engine.weights.staged import digest_of
 from tests.engine.weights.rig import update_of
 
 Json = dict[str, Any]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gyre.elastic.engine import blob
+from gyre.elastic.engine.weights import blob
 from gyre.proxy.errors import RequestError
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3)

@@ -14,8 +14,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from gyre.elastic.engine import checkpoint
-from gyre.elastic.engine.checkpoint import read_checkpoint
+from gyre.elastic.engine.weights import checkpoint
+from gyre.elastic.engine.weights.checkpoint import read_checkpoint
 from gyre.proxy.errors import RequestError
 
 N = 4096

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gyre.elastic.engine.request import FinishReason, SamplingParams, Span
-from gyre.elastic.engine.weights import digest_of
+from gyre.elastic.engine.weights.staged import digest_of
 from tests.engine.weights.models import qwen3, qwen3_moe
 from tests.engine.weights.rig import Control, Heard, ask, controlled, update_of
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from gyre.elastic.engine.moving.conversation import decode, encode
 from gyre.elastic.engine.request import Span
-from gyre.elastic.engine.transfer import decode, encode
 from tests.engine.weights.engines import engine_processes
 from tests.engine.weights.moving import (
     CLOSE,

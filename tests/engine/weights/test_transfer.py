@@ -14,8 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.elastic.engine.request import SamplingParams, Span
-from gyre.elastic.engine.transfer import (
+from gyre.elastic.engine.moving.conversation import (
     ConversationKV,
     KVIdentity,
     Progress,
@@ -24,6 +23,7 @@ from gyre.elastic.engine.transfer import (
     pieces,
     refusal,
 )
+from gyre.elastic.engine.request import SamplingParams, Span
 from gyre.proxy.errors import RequestError
 
 LIMIT = 1 << 20

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gyre.elastic.engine.models.tiny import make_tiny, save_tiny
-from gyre.elastic.engine.weights import StagedWeights, digest_of, stage
+from gyre.elastic.engine.weights.staged import StagedWeights, digest_of, stage
 from gyre.proxy.errors import RequestError
 from tests.engine.weights.models import loaded, qwen3, qwen3_moe
 

@@ -24,7 +24,7 @@ import orjson
 import torch
 from torch import Tensor
 
-from gyre.elastic.engine import blob
+from gyre.elastic.engine.weights import blob
 from gyre.proxy.errors import RequestError
 
 SINGLE = "model.safetensors"

@@ -22,10 +22,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 
-from gyre.elastic.engine import blob
-from gyre.elastic.engine.checkpoint import CONFIG, Checkpoint, bad, named, read_checkpoint
+from gyre.elastic.engine.models.check import is_finite
 from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.models.quiet import quietly
+from gyre.elastic.engine.weights import blob
+from gyre.elastic.engine.weights.checkpoint import CONFIG, Checkpoint, bad, named, read_checkpoint
 from gyre.proxy.errors import RequestError
 
 SAME_OUTPUT = frozenset(
@@ -177,14 +178,6 @@ def _fitted(name: str, tensor: Tensor, weights: _Weights, checkpoint: Checkpoint
     if not is_finite(fitted):
         raise bad(f"{where} has values that are not finite")
     return fitted
-
-
-def is_finite(tensor: Tensor) -> bool:
-    """In one pass without memory: NaN goes through minimum and maximum."""
-    if not tensor.is_floating_point() or not tensor.numel():
-        return True
-    lowest, highest = torch.aminmax(tensor)
-    return bool(lowest.isfinite() & highest.isfinite())
 
 
 def _merged(staged: Mapping[str, Tensor], weights: _Weights, checkpoint: Checkpoint) -> dict[str, Tensor]:

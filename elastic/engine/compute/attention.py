@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
-from gyre.elastic.engine.singles import Chunk, Gathered, Singles, first_seen
+from gyre.elastic.engine.compute.singles import Chunk, Gathered, Singles, first_seen
 
 NAME = "gyre_ragged"
 ROWS_BYTES = 32 << 20

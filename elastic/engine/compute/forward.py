@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from gyre.elastic.engine.attention import NAME, Ragged, ragged_attention
-from gyre.elastic.engine.kv import KVShape
-from gyre.elastic.engine.sequence import Sequence
-from gyre.elastic.engine.singles import Chunk, Gatherer
+from gyre.elastic.engine.compute.attention import NAME, Ragged, ragged_attention
+from gyre.elastic.engine.compute.kv import KVShape
+from gyre.elastic.engine.compute.sequence import Sequence
+from gyre.elastic.engine.compute.singles import Chunk, Gatherer
 from gyre.proxy.errors import EngineError
 
 

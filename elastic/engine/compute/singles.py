@@ -16,7 +16,7 @@ from weakref import ref
 import torch
 import torch.nn.functional as F
 
-from gyre.elastic.engine.kv import SequenceKV
+from gyre.elastic.engine.compute.kv import SequenceKV
 
 FEW = 4
 """Fewer sequences than this are not worth gathering."""

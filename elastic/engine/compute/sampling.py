@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from gyre.elastic.engine.noise import uniform
+from gyre.elastic.engine.compute.noise import uniform
 from gyre.elastic.engine.request import Alternative, PromptLogprob, SamplingParams
 
 BLOCK = 64

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
-from gyre.elastic.engine.kv import GRAIN, KVShape, SequenceKV, rounded
-from gyre.elastic.engine.prefix import PrefixStore
-from gyre.elastic.engine.sequence import Sequence
+from gyre.elastic.engine.compute.kv import GRAIN, KVShape, SequenceKV, rounded
+from gyre.elastic.engine.compute.sequence import Sequence
+from gyre.elastic.engine.schedule.prefix import PrefixStore
 from gyre.proxy.errors import RequestError
 
 AHEAD = 512

@@ -17,8 +17,8 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyre.elastic.engine import blob
 from gyre.elastic.engine.request import SamplingParams, Span
+from gyre.elastic.engine.weights import blob
 from gyre.proxy.errors import RequestError
 
 FORMAT = "gyre-kv"

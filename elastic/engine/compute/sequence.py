@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from gyre.elastic.engine.kv import SequenceKV
+from gyre.elastic.engine.compute.kv import SequenceKV
+from gyre.elastic.engine.compute.sampling import Row
 from gyre.elastic.engine.request import GenerationRequest, Listener, PromptLogprob, Token
-from gyre.elastic.engine.sampling import Row
 
 
 @dataclass(slots=True, eq=False)

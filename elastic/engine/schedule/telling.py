@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from gyre.elastic.engine.compute.sequence import Sequence
 from gyre.elastic.engine.request import Finish, Started, Token
-from gyre.elastic.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
 

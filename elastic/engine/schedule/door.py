@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gyre.elastic.engine.kv import KVShape, rounded
+from gyre.elastic.engine.compute.kv import KVShape, rounded
 from gyre.elastic.engine.limits import EngineLimits
 from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.request import GenerationRequest, SamplingParams

@@ -8,12 +8,12 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import torch
 
+from gyre.elastic.engine.compute.kv import SequenceKV
+from gyre.elastic.engine.compute.sequence import Sequence
 from gyre.elastic.engine.core import Core
-from gyre.elastic.engine.kv import SequenceKV
-from gyre.elastic.engine.prefix import Ids
+from gyre.elastic.engine.moving.conversation import ConversationKV, KVIdentity, Progress, refusal
 from gyre.elastic.engine.request import FinishReason, Span, spans_of
-from gyre.elastic.engine.sequence import Sequence
-from gyre.elastic.engine.transfer import ConversationKV, KVIdentity, Progress, refusal
+from gyre.elastic.engine.schedule.prefix import Ids
 from gyre.proxy.errors import RequestError
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 
-from gyre.elastic.engine.sequence import Sequence
+from gyre.elastic.engine.compute.sequence import Sequence
 from gyre.proxy.errors import RequestError
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from gyre.elastic.engine.kv import SequenceKV
+from gyre.elastic.engine.compute.kv import SequenceKV
 
 Ids = npt.NDArray[np.int32]
 BLOCK = 16

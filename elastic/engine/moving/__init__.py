@@ -1,0 +1,1 @@
+"""A conversation's keys and values from one engine to another."""

@@ -1,0 +1,1 @@
+"""A folder of safetensors as a new policy version."""
