@@ -143,15 +143,28 @@ class Core:
         return self.limits.slots - sum(1 + len(sequence.siblings) for sequence in self.running)
 
     def _prefix_is_under_way(self, sequence: Sequence) -> bool:
-        """Whether most of its prompt is being computed for another: then it waits and copies that."""
+        """Whether its first tokens are being computed for another: it waits for these, and copies them."""
         if sequence.kv is not None or sequence.request.prompt_logprobs is not None:
             return False
-        others = [other for other in self.running if other.pending > 1 and not other.tokens]
-        shared = max((common(other.array, sequence.array) for other in others), default=0)
-        if shared < 2 * BLOCK:
+        shared, other = max(
+            ((common(one.array, sequence.array), one) for one in self.running if self._is_worth_a_wait(one)),
+            default=(0, None),
+            key=lambda pair: pair[0],
+        )
+        if other is None or other.kv is None or shared < 2 * BLOCK:
             return False
         found = self.memory.store.find(sequence.array)
-        return found is None or found[1] + BLOCK < shared
+        if found is not None and found[1] + BLOCK >= shared:
+            return False
+        if other.computed < shared:
+            return True
+        self.memory.store.put(other.ids, other.kv, lent=True)
+        return False
+
+    def _is_worth_a_wait(self, other: Sequence) -> bool:
+        """Whether it is in its prompt, and with the current weights only: others may copy that."""
+        whole = other.kv is not None and other.kv.only(self.version)
+        return whole and other.pending > 1 and not other.tokens
 
     def _start(self, sequence: Sequence) -> None:
         self.roster.start(sequence)

@@ -17,6 +17,7 @@ from tests.engine.core.build import (
     require_idle,
     run,
     seeded,
+    staged,
     steps,
 )
 
@@ -111,6 +112,35 @@ def test_a_short_prompt_waits_neither_for_siblings_ahead_of_it_nor_for_a_long_on
     assert other.reason == "length"
     run(core)
     require_idle(core)
+
+
+def test_a_sibling_waits_for_what_it_shares_and_no_longer() -> None:
+    core = core_of(step_tokens=20)
+    common = prompt_of(100)
+    long, short = ask([*common, *prompt_of(900, 1)], 4), ask([*common, *prompt_of(9, 2)], 4)
+    first, second = add(core, long, short)
+    while not second.ends:
+        core.step()
+    assert not first.starts
+    assert second.start is not None and second.start.cached_tokens == 100
+    _require_as_alone(short, second)
+    run(core)
+    _require_as_alone(long, first)
+    assert core.stats.computed_tokens == 1000 + 9 + 2 * 3
+    again = answer(core, long)
+    assert again.finish is not None and again.finish.cached_tokens == 999
+
+
+def test_nobody_waits_for_memory_of_older_weights() -> None:
+    core = core_of(step_tokens=20)
+    prompt = prompt_of(600)
+    add(core, ask(prompt, 4))
+    core.step()
+    core.publish(staged(1), version="2", in_flight="keep")
+    add(core, ask(prompt, 4))
+    core.step()
+    assert core.stats.running == 2
+    run(core)
 
 
 def test_the_prompts_log_probabilities_are_computed_with_the_whole_prompt() -> None:
