@@ -155,8 +155,10 @@ def loaded(model: PreTrainedModel) -> LoadedModel:
     )
 
 
-TOKEN_BYTES = 2 * 2 * 2 * 8 * 4
-"""Of the kind `qwen3`: layers, keys and values, heads, head_dim, fp32."""
+def token_bytes(kind: str = "qwen3") -> int:
+    """Of a token's keys and values in fp32, by layer for two heads of 8."""
+    layers: int = network(kind).config.num_hidden_layers
+    return layers * 2 * 2 * 8 * 4
 
 
 def core_of(
@@ -168,9 +170,9 @@ def core_of(
     kv_tokens: int | None = None,
     **limits: Any,
 ) -> Core:
-    """`kv_tokens` bounds the memory, in tokens of `qwen3`."""
+    """`kv_tokens` bounds the memory, in tokens."""
     if kv_tokens is not None:
-        limits["kv_bytes"] = kv_tokens * TOKEN_BYTES
+        limits["kv_bytes"] = kv_tokens * token_bytes(kind)
     limits.setdefault("ctx", 4096)
     return Core(
         loaded(model or fresh(kind, seed)), EngineLimits(**limits), version=version, digest=f"digest {seed}"

@@ -73,8 +73,8 @@ def logprobs_after(model: PreTrainedModel, prompt: Sequence[int], output: Sequen
 class Replay:
     """The rows a policy gives whose weights changed between spans while keys and values stayed."""
 
-    def __init__(self, versions: Mapping[str, int]) -> None:
-        self._networks = {version: network(seed=seed) for version, seed in versions.items()}
+    def __init__(self, versions: Mapping[str, int], kind: str = "qwen3") -> None:
+        self._networks = {version: network(kind, seed) for version, seed in versions.items()}
 
     @torch.inference_mode()
     def rows(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:

@@ -92,9 +92,12 @@ class Story:
 
 
 class Schedule:
-    def __init__(self, *, slots: int, step_tokens: int, kv_tokens: int, ahead: int) -> None:
+    def __init__(
+        self, *, slots: int, step_tokens: int, kv_tokens: int, ahead: int, kind: str = "qwen3"
+    ) -> None:
+        self.kind = kind
         self.cores = [
-            core_of(slots=slots, step_tokens=step_tokens, kv_tokens=kv_tokens, seed=VERSIONS["1"])
+            core_of(kind, slots=slots, step_tokens=step_tokens, kv_tokens=kv_tokens, seed=VERSIONS["1"])
             for _ in range(2)
         ]
         for core in self.cores:
@@ -132,7 +135,7 @@ class Schedule:
         self.version += 1
         version = str(self.version)
         for core in self.cores:
-            core.publish(staged(VERSIONS[version]), version=version, in_flight=in_flight)
+            core.publish(staged(VERSIONS[version], self.kind), version=version, in_flight=in_flight)
         for story in self.stories:
             story.disturbed |= story.live or story.open
         self.check()
@@ -196,23 +199,23 @@ class Schedule:
             require_idle(core)
             core.memory.clear()
             assert core.stats.kv_bytes == 0
-        replay = Replay(VERSIONS)
+        replay = Replay(VERSIONS, self.kind)
         for story in self.stories:
-            judge(story, replay)
+            judge(story, replay, self.kind)
 
 
-def judge(story: Story, replay: Replay) -> None:
+def judge(story: Story, replay: Replay, kind: str) -> None:
     for part in story.parts:
         assert part.ends == 1
         assert part.starts == (1 if part.tokens else 0)
         assert part.reason in ("length", "stop", "abort", "moved")
     request, tokens = story.request, story.tokens
     _judge_end(story)
-    _judge_start(story)
+    _judge_start(story, replay)
     if tokens:
         _judge_tokens(story, replay)
     if not story.disturbed and tokens:
-        alone = one_at_a_time(request, tokens[0].version)
+        alone = one_at_a_time(request, tokens[0].version, kind)
         count = len(tokens)
         assert [token.id for token in tokens] == alone.ids[:count]
         assert [token.logprob for token in tokens] == pytest.approx(alone.logprobs[:count], abs=1e-4)
@@ -269,7 +272,7 @@ def _judge_end(story: Story) -> None:
         assert len(tokens) < request.max_tokens
 
 
-def _judge_start(story: Story) -> None:
+def _judge_start(story: Story, replay: Replay) -> None:
     prompt = story.request.prompt_ids
     for part in story.parts:
         if part.start is None or part.finish is None:
@@ -281,7 +284,7 @@ def _judge_start(story: Story) -> None:
     start = story.parts[0].start
     if story.request.prompt_logprobs is None or start is None:
         return
-    rows = Replay(VERSIONS).rows(prompt, [Span(start.version, 0, len(prompt))])
+    rows = replay.rows(prompt, [Span(start.version, 0, len(prompt))])
     expected = torch.log_softmax(rows[:-1], -1)[range(len(prompt) - 1), list(prompt[1:])].tolist()
     assert start.prompt_logprobs is not None
     assert start.cached_tokens == 0
@@ -289,26 +292,27 @@ def _judge_start(story: Story) -> None:
     assert [row.logprob for row in start.prompt_logprobs] == pytest.approx(expected, abs=1e-4)
 
 
-def one_at_a_time(request: GenerationRequest, version: str) -> Heard:
+def one_at_a_time(request: GenerationRequest, version: str, kind: str) -> Heard:
     """What a core says that holds nothing else."""
     return _alone(
         tuple(request.prompt_ids),
         replace(request, request_id="alone", prompt_ids=(), prompt_logprobs=None),
         VERSIONS[version],
+        kind,
     )
 
 
 @functools.lru_cache(4096)
-def _alone(prompt: tuple[int, ...], request: GenerationRequest, seed: int) -> Heard:
-    return answer(_empty(seed), replace(request, prompt_ids=prompt))
+def _alone(prompt: tuple[int, ...], request: GenerationRequest, seed: int, kind: str) -> Heard:
+    return answer(_empty(seed, kind), replace(request, prompt_ids=prompt))
 
 
 @functools.cache
-def _kept(seed: int) -> Core:
-    return core_of(slots=1, seed=seed)
+def _kept(seed: int, kind: str) -> Core:
+    return core_of(kind, slots=1, seed=seed)
 
 
-def _empty(seed: int) -> Core:
-    core = _kept(seed)
+def _empty(seed: int, kind: str) -> Core:
+    core = _kept(seed, kind)
     core.memory.clear()
     return core

@@ -15,7 +15,6 @@ from gyre.elastic.engine.compute.kv import KVShape
 from gyre.elastic.engine.core import Core
 from gyre.elastic.engine.request import GenerationRequest
 from tests.engine.core.build import (
-    TOKEN_BYTES,
     Heard,
     add,
     add_choices,
@@ -30,6 +29,7 @@ from tests.engine.core.build import (
     run,
     seeded,
     steps,
+    token_bytes,
 )
 
 BAD = 7
@@ -213,7 +213,7 @@ def test_without_memory_to_keep_less_all_is_kept() -> None:
     require_idle(core)
     assert heard.reason == "stop"
     assert core.stats.kept == 1
-    assert core.stats.kv_bytes == 448 * TOKEN_BYTES
+    assert core.stats.kv_bytes == 448 * token_bytes()
 
 
 class Deaf(Heard):

@@ -111,6 +111,7 @@ DEEDS = _often(
 )
 SCHEDULES = st.builds(
     Schedule,
+    kind=st.sampled_from(["qwen3", "qwen3", "qwen3 mixed"]),
     slots=st.sampled_from([1, 2, 3, 6, 16]),
     step_tokens=st.sampled_from([2, 5, 16, 60, 256]),
     kv_tokens=st.sampled_from([192, 320, 450, 700, 5000]),
