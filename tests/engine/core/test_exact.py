@@ -19,10 +19,12 @@ from tests.engine.core.build import (
     answers,
     ask,
     core_of,
+    fresh,
     network,
     prompt_of,
     require_idle,
     run,
+    seeded,
     steps,
 )
 
@@ -144,3 +146,16 @@ def _require_logprobs_long(request: GenerationRequest, heard: Heard) -> None:
     assert [one.logprob for one in told] == pytest.approx(
         [float(row[id_]) for row, id_ in zip(fresh, prompt[1:], strict=True)], abs=1e-4
     )
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama tied", "mistral sliding", "gemma3"])
+def test_in_bf16_nothing_but_rounding_differs(kind: str) -> None:
+    requests = [ask(prompt, TOKENS, sampling=seeded(n)) for n, prompt in enumerate(_prompts(8))]
+    core, plain = core_of(kind, model=fresh(kind).bfloat16()), fresh(kind).bfloat16()
+    differences = []
+    for request, heard in zip(requests, answers(core, requests), strict=True):
+        rows = oracle.logprobs_after(plain, request.prompt_ids, heard.ids)
+        fresh_logprobs = rows[range(TOKENS), heard.ids]
+        differences += (torch.tensor(heard.logprobs) - fresh_logprobs).abs().tolist()
+    assert sum(differences) / len(differences) < 0.03
+    assert max(differences) < 0.3

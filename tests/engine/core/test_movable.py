@@ -197,8 +197,8 @@ def test_imports_have_their_place_in_the_bound_and_give_way() -> None:
         names.append(import_conversation(target, export_ids(source, prompt)))
         assert target.stats.kv_bytes <= target.limits.kv_bytes
     assert target.stats.kept <= 4
-    with pytest.raises(RequestError, match="is not here"):
-        add(target, ask(prompt_of(100), 2, kv_id=names[0]))
+    first = answer(target, ask(prompt_of(100), 2, kv_id=names[0]))
+    assert first.finish is not None and first.finish.cached_tokens == 0  # computed anew
     last = answer(target, ask(prompt_of(100, 11), 2, kv_id=names[-1]))
     assert last.finish is not None and last.finish.cached_tokens == 99
     # One that needs all of it gets it.
@@ -208,6 +208,17 @@ def test_imports_have_their_place_in_the_bound_and_give_way() -> None:
     with pytest.raises(RequestError) as refused:
         import_conversation(target, export_ids(source, prompt_of(600)))
     assert refused.value.status == 413
+
+
+def test_an_import_that_is_found_by_its_tokens_is_held_once() -> None:
+    source, target = core_of(), core_of()
+    prompt = prompt_of(200)
+    answer(source, ask(prompt, 2))
+    import_conversation(target, export_ids(source, prompt))
+    alone = core_of()
+    for core in (target, alone):
+        answer(core, ask([*prompt, 5, 6], 3))
+    assert target.stats.kv_bytes == alone.stats.kv_bytes
 
 
 def test_a_publication_takes_imports_back() -> None:
