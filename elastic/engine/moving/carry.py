@@ -82,9 +82,7 @@ def import_conversation(core: Core, conversation: ConversationKV) -> str:
     for span in conversation.spans:
         kv.advance(span.end - span.start, _name_here(core, conversation, span))
     kv_id = f"kv-{uuid.uuid4().hex[:16]}"
-    memory.imported[kv_id] = (conversation.ids.tolist(), kv)
-    if kv.only(core.version):
-        memory.store.put(conversation.ids.astype(np.int32), kv, lent=True)
+    memory.take_in(kv_id, conversation.ids.tolist(), kv, core.version)
     memory.shrink(core.running)
     return kv_id
 

@@ -13,6 +13,9 @@ from gyre.proxy.errors import RequestError
 AHEAD = 512
 """Tokens of output for which a new sequence takes memory at once, so that it need not grow soon."""
 
+NAMES = 1024
+"""Imports that can be named; the oldest is forgotten first."""
+
 
 class Memory:
     """Bounded by `limit_bytes`; what is kept gives way to what runs."""
@@ -22,11 +25,12 @@ class Memory:
         self.limit_bytes = limit_bytes
         self.ahead = AHEAD
         self.store = PrefixStore()
-        self.imported: dict[str, tuple[list[int], SequenceKV]] = {}
+        self.imported: dict[str, tuple[list[int], SequenceKV | None]] = {}
+        """By `kv_id`, the tokens; and the KV where only the name may lead to it."""
 
     def used(self, running: Iterable[Sequence]) -> int:
         # Also asked by other threads while this one works: hence the copies.
-        moved = sum(kv.nbytes for _, kv in list(self.imported.values()))
+        moved = sum(kv.nbytes for _, kv in list(self.imported.values()) if kv is not None)
         return moved + self.store.nbytes + _held(list(running))
 
     def room_of(self, sequence: Sequence) -> int:
@@ -38,6 +42,16 @@ class Memory:
     def fits(self, tokens: int, running: Iterable[Sequence]) -> bool:
         """Whether `tokens` more could be held beside `running`, once everything kept is given up."""
         return _held(running) + rounded(tokens) * self.shape.token_bytes <= self.limit_bytes
+
+    def take_in(self, kv_id: str, ids: list[int], kv: SequenceKV, version: str) -> None:
+        """KV from another engine. Whole of the current weights it is kept like any other, and found by its
+        tokens; with a part by older ones only its name leads to it."""
+        whole = kv.only(version)
+        if whole:
+            self.store.put(ids, kv)
+        self.imported[kv_id] = (ids, None if whole else kv)
+        while len(self.imported) > NAMES:
+            del self.imported[next(iter(self.imported))]
 
     def require_imported(self, sequence: Sequence) -> None:
         """Raises:
@@ -55,7 +69,6 @@ class Memory:
         """None also where it had to give way while the sequence waited: then it is computed anew."""
         _, kv = self.imported.pop(sequence.request.kv_id or "", (None, None))
         if kv is not None:
-            self.store.forget(kv)
             kv.truncate(len(sequence.ids) - 1)
         return kv
 
@@ -86,11 +99,10 @@ class Memory:
     def give_up(self) -> bool:
         if self.store.evict():
             return True
-        if self.imported:
-            _, kv = self.imported.pop(next(iter(self.imported)))
-            self.store.forget(kv)
-            return True
-        return False
+        oldest = next((name for name, (_, kv) in self.imported.items() if kv is not None), None)
+        if oldest is not None:
+            del self.imported[oldest]
+        return oldest is not None
 
     def grow(self, sequence: Sequence, tokens: int, running: list[Sequence]) -> bool:
         """Room for positions [0, tokens); what is kept gives way. False: the running ones need it.
