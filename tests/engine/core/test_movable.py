@@ -232,6 +232,19 @@ def test_a_publication_takes_imports_back() -> None:
         add(target, ask(prompt, 3, kv_id=kv_id))
 
 
+def test_who_waits_with_a_name_that_is_taken_back_computes_anew() -> None:
+    source, target = core_of(), core_of(slots=1)
+    prompt = prompt_of(64)
+    answer(source, ask(prompt, 6))
+    kv_id = import_conversation(target, export_ids(source, prompt))
+    _, heard = add(target, ask(prompt_of(9), 5), ask(prompt, 6, kv_id=kv_id))
+    target.step()
+    target.publish(staged(1), version="2", in_flight="keep")
+    run(target)
+    require_idle(target)
+    assert heard.ids == answer(core_of(seed=1), ask(prompt, 6)).ids
+
+
 def test_a_choice_that_moves_leaves_the_others() -> None:
     core = core_of(step_tokens=20)
     requests = [ask(prompt_of(90), 6, sampling=seeded(n)) for n in range(3)]
