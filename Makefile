@@ -56,7 +56,7 @@ lint: .venv/.dev-stamp
 types: .venv/.dev-stamp
 	$(BIN)/mypy
 
-bench: .venv/.dev-stamp
+bench: .venv/.dev-stamp .venv/.demo-stamp
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -9,5 +9,6 @@ upstream.py     an engine that costs next to nothing
 passthrough.py  the proxy that records nothing, to compare with
 wires/          Messages and Responses beside chat
 trees/          what trees cost and deliver
+engine/         the embedded engine beside transformers and llama.cpp
 material.py     seeded text, ids and log-probabilities that all of them share
 """

@@ -23,6 +23,8 @@ import duckdb
 from benchmarks import report
 from benchmarks.cells import CELLS, LOG, MEMORY, Cell, quick, quick_log
 from benchmarks.client import Result
+from benchmarks.engine.report import Results as EngineResults
+from benchmarks.engine.run import measure as measure_engine
 from benchmarks.material import make_text
 from benchmarks.processes import (
     LOAD_CORE,
@@ -190,9 +192,12 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     options.add_argument("--quick", action="store_true", help="one round of few calls, under a minute")
     options.add_argument("--rounds", type=int, help="default 3, with --quick 1")
-    options.add_argument("--only", default="", help="only cells whose name contains this")
+    options.add_argument(
+        "--only", default="", help="only cells, or parts of --engine, whose name contains this"
+    )
     options.add_argument("--wires", action="store_true", help="only what Messages and Responses cost")
     options.add_argument("--trees", action="store_true", help="only what trees cost, no proxies")
+    options.add_argument("--engine", action="store_true", help="only the embedded engine, no proxies")
     options.add_argument("--bare", action="store_true", help="the pass-through alone, without gyre")
     options.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
     options.add_argument("--markdown", action="store_true", help="tables for docs/measurements.md")
@@ -237,33 +242,44 @@ def recording(chosen: argparse.Namespace, scratch: Path, rounds: int) -> Bench:
     return bench
 
 
-def document(found: Sequence[Bench], trees: Results, bars: Sequence[Bar], remarks: Sequence[str]) -> str:
+def document(
+    found: Sequence[Bench],
+    trees: Results,
+    engine: EngineResults,
+    bars: Sequence[Bar],
+    remarks: Sequence[str],
+) -> str:
     rows = [asdict(row) for bench in found for row in bench.rows]
     listed = [asdict(bar) | {"met": bar.met} for bar in bars]
     head = {"schema": 1, "machine": report.machine(), "remarks": remarks}
-    return json.dumps(head | {"figures": rows, "bars": listed, "trees": asdict(trees)})
+    parts = {"trees": asdict(trees), "engine": asdict(engine)}
+    return json.dumps(head | {"figures": rows, "bars": listed} | parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: every call was answered and every bar was met."""
     chosen = read_options(arguments)
     rounds = chosen.rounds or (1 if chosen.quick else 3)
-    trees = Results()
+    trees, engine = Results(), EngineResults()
+    everything = not (chosen.bare or chosen.wires or chosen.trees or chosen.engine or chosen.only)
     with tempfile.TemporaryDirectory(prefix="gyre-bench-") as scratch:
-        found = [] if chosen.trees else [recording(chosen, Path(scratch), rounds)]
+        apart = chosen.trees or chosen.engine
+        found = [] if apart else [recording(chosen, Path(scratch), rounds)]
         if chosen.profile:
             return 0
-        if chosen.trees or not (chosen.bare or chosen.wires or chosen.only):
+        if chosen.trees or everything:
             trees = measure_trees(Path(scratch), rounds)
-    bars = [bar for bench in found for bar in bench.bars] + trees.bars()
+        if chosen.engine or everything:
+            engine = measure_engine(rounds, short=chosen.quick, only=chosen.only)
+    bars = [bar for bench in found for bar in bench.bars] + trees.bars() + engine.bars()
     remarks = [remark for bench in found for remark in bench.remarks]
     if chosen.json:
-        print(document(found, trees, bars, remarks))
+        print(document(found, trees, engine, bars, remarks))
     else:
         show = report.markdown if chosen.markdown else report.show
         rows = [row for bench in found for row in bench.rows]
         wired = {cell.name for cell in WIRE_CELLS}
-        grids = wires_report.grids(report.Table(rows)) + trees.grids()
+        grids = wires_report.grids(report.Table(rows)) + trees.grids() + engine.grids()
         print(show([row for row in rows if row.cell not in wired], bars, remarks, grids))
     failed = any(bench.failures for bench in found)
     return int(failed or not all(bar.met for bar in bars))

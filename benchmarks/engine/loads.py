@@ -10,6 +10,8 @@ import numpy as np
 Prompts = Sequence[Sequence[int]]
 SEED = 4
 TINY, SMOLLM2 = "tiny", "smollm2"
+PREFIX, CONVERSATION = 3000, 4000
+"""Tokens that are cached, and that are handed over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,8 @@ class Load:
     """How often in each round: a short load is told from noise by many turns."""
     rounds: int = 100
     """At most; for loads that take minutes."""
+    short: bool = False
+    """For a look, without bars."""
 
     @property
     def name(self) -> str:
@@ -62,4 +66,4 @@ LONG = {
 
 
 def quick(load: Load) -> Load:
-    return replace(load, output=min(load.output, 8), prompt=min(load.prompt, 200), turns=1)
+    return replace(load, output=min(load.output, 8), prompt=min(load.prompt, 200), turns=1, short=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
-from benchmarks.engine.loads import Load, prompts_of
+from benchmarks.engine.loads import CONVERSATION, PREFIX, Load, prompts_of
 from benchmarks.engine.report import Moves
 from benchmarks.engine.sides import CTX, Own
 from gyre.elastic.engine.models.load import load_model
@@ -29,7 +29,8 @@ from gyre.elastic.engine.request import Collected, Token
 from gyre.elastic.engine.thread import EngineThread
 from gyre.elastic.engine.weights.staged import digest_of, stage
 
-PREFIX, NEW, CONVERSATION = 3000, 20, 4000
+NEW = 20
+"""Tokens after the prefix."""
 STREAMS, AROUND = 4, 20
 """Streams that are open during a swap, and the tokens that each has by then."""
 BLOB_LIMIT = 1 << 32

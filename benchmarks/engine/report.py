@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.engine.loads import Load
+from benchmarks.engine.loads import PREFIX, Load
 from benchmarks.report import Bar, Grid, ratio
 
 OWN, GENERATE, CONTINUOUS, LLAMACPP = "gyre", "generate", "continuous batching", "llama.cpp"
 PLAIN, STREAMED, PREFILL = "plain", "streamed", "prompts"
 """How answers over HTTP come; of the last only a token, so that it is the prompt that takes the time."""
 AT_LEAST, AT_LEAST_CONTINUOUS = 0.9, 1.5
-FULL = 16
+MOST = 16
 """As many open requests as have a bar."""
 
 
@@ -103,16 +103,20 @@ class Results:
 
 def _throughput_bars(rows: Sequence[Throughput]) -> Iterator[Bar]:
     for row in rows:
+        if row.load.short:
+            continue
         name = f"{row.model}, {row.load.name}"
         if CONTINUOUS in row.seconds:
             value = row.ratio(CONTINUOUS)
             yield Bar(name=name, value=value, limit=AT_LEAST_CONTINUOUS, unit=f"x {CONTINUOUS}", floor=True)
-        elif row.load.open == FULL:
+        elif row.load.open == MOST:
             yield Bar(name=name, value=row.ratio(GENERATE), limit=AT_LEAST, unit=f"x {GENERATE}", floor=True)
 
 
 def _move_bars(rows: Sequence[Moves]) -> Iterator[Bar]:
     for row in rows:
+        if row.prefix < PREFIX:
+            continue
         name = f"{row.model}, first token with {row.prefix:,} cached"
         yield Bar(name=name, value=row.warm_ratio, limit=0.1, unit="x without")
         name = f"{row.model}, hand-over of {row.conversation:,} tokens"
