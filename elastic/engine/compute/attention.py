@@ -32,7 +32,7 @@ class Ragged:
     def __init__(
         self, single: Sequence[Chunk], longer: Sequence[Chunk], gathered: Gathered | None = None
     ) -> None:
-        self.single = Singles(single, gathered)
+        self.single = Singles(single) if gathered is None else gathered
         self.longer = longer
 
 
@@ -68,7 +68,11 @@ def ragged_attention(
 
 
 def _single(
-    singles: Singles, layer: int, query_HSD: torch.Tensor, new_2KSD: torch.Tensor, window: int | None
+    singles: Singles | Gathered,
+    layer: int,
+    query_HSD: torch.Tensor,
+    new_2KSD: torch.Tensor,
+    window: int | None,
 ) -> torch.Tensor:
     """(S, H, D) for one query per sequence."""
     heads, rows, dim = query_HSD.shape

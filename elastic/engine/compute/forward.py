@@ -75,6 +75,8 @@ def forward(model: PreTrainedModel, batch: Seq[Work], gatherer: Gatherer | None 
     gathered = gatherer.gather(chunks[:single]) if gatherer else None
     ragged = Ragged(chunks[:single], chunks[single:], gathered)
     logits_RV = _run(model, ids, positions, [*last, *prompt], ragged)
+    if gathered is not None:
+        gathered.hand_back(chunks[:single])
     return Logits(logits_RV[: len(last)], logits_RV[len(last) :] if prompt else None)
 
 

@@ -37,11 +37,10 @@ class Chunk:
 
 
 class Singles:
-    """Of one forward pass. Each token's keys and values are written where its sequence has them."""
+    """The single tokens of one forward pass, one by one: any model, any length."""
 
-    def __init__(self, chunks: Sequence[Chunk], gathered: Gathered | None = None) -> None:
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
         self._chunks = chunks
-        self._gathered = gathered
         news = [chunk.kv.data.select(3, chunk.position).unbind(0) for chunk in chunks]
         self._slots = list(zip(*news, strict=True))
         """By layer, for each sequence where the new token goes: (2, K, D)."""
@@ -53,11 +52,9 @@ class Singles:
     def attend(
         self, layer: int, query_SKGD: torch.Tensor, new_2KSD: torch.Tensor, window: int | None
     ) -> torch.Tensor:
-        """(S, K, G, D); the query is scaled already."""
+        """(S, K, G, D), with the new keys and values written; the query is scaled already."""
         for slot_2KD, new_2KD in zip(self._slots[layer], new_2KSD.unbind(2), strict=True):
             slot_2KD.copy_(new_2KD)
-        if self._gathered is not None:
-            return self._gathered.attend(layer, query_SKGD, new_2KSD, window)
         # Half precision is left to the fused kernel, which keeps its sums in fp32.
         one = _attend if query_SKGD.dtype == torch.float32 else _attend_fused
         seen = self._seen_from(layer, window)
@@ -132,21 +129,24 @@ class Gathered:
         self._end = max(self._positions)
         """Where the new tokens go."""
         size = (shape.layers, 2, len(chunks), shape.heads, self._end + ROOM, shape.head_dim)
-        held = torch.empty(size, dtype=shape.dtype, device=shape.device)
-        for chunk, place in zip(chunks, held.unbind(2), strict=True):
+        self._held = torch.empty(size, dtype=shape.dtype, device=shape.device)
+        self._layers = self._held.unbind(0)
+        for chunk, place in zip(chunks, self._held.unbind(2), strict=True):
             gap = self._end - chunk.position
             place.narrow(3, 0, gap).zero_()
             place.narrow(3, gap, chunk.position).copy_(chunk.kv.data.narrow(3, 0, chunk.position))
-        self._layers = held.unbind(0)
         self._mask_S11N: torch.Tensor | None = None
         if min(self._positions) < self._end:
             self._mask_S11N = _mask(self._positions, self._end + ROOM, shape.device)
+
+    def __len__(self) -> int:
+        return len(self._positions)
 
     def followed_by(self, chunks: Sequence[Chunk]) -> bool:
         """Whether these are the next tokens of the same sequences; then they are what is computed next."""
         positions = [position + 1 for position in self._positions]
         if (
-            self._end + 1 == self._layers[0].shape[3]
+            self._end + 1 == self._held.shape[4]
             or positions != [chunk.position for chunk in chunks]
             or any(kv() is not chunk.kv for kv, chunk in zip(self._kvs, chunks, strict=True))
         ):
@@ -158,6 +158,7 @@ class Gathered:
     def attend(
         self, layer: int, query_SKGD: torch.Tensor, new_2KSD: torch.Tensor, window: int | None
     ) -> torch.Tensor:
+        """As `Singles.attend`, but the sequences have their new keys and values after `hand_back` only."""
         held_2SKND = self._layers[layer]
         held_2SKND.select(3, self._end).copy_(new_2KSD.transpose(1, 2))
         first = first_seen(self._end + 1, window)
@@ -166,6 +167,12 @@ class Gathered:
         if self._mask_S11N is not None:
             scores.view(*query_SKGD.shape[:3], -1).add_(self._mask_S11N[..., first : self._end + 1])
         return torch.bmm(torch.softmax(scores, -1), values).view(query_SKGD.shape)
+
+    def hand_back(self, chunks: Sequence[Chunk]) -> None:
+        """Write what all layers computed of the new tokens into their sequences' own memory."""
+        news = self._held.select(4, self._end).unbind(2)
+        for chunk, new in zip(chunks, news, strict=True):
+            chunk.kv.data.select(3, chunk.position).copy_(new)
 
 
 def _mask(positions: Sequence[int], size: int, device: torch.device) -> torch.Tensor:

@@ -35,12 +35,14 @@ def attend(
     """A step: each layer's outputs; the KV is a token longer afterwards."""
     random = torch.Generator().manual_seed(seed)
     shape = (len(kvs), SHAPE.heads, GROUP, SHAPE.head_dim)
-    rows = Singles(chunks_of(kvs), gathered)
+    rows = Singles(chunks_of(kvs)) if gathered is None else gathered
     outs = []
     for layer in range(SHAPE.layers):
         query = torch.randn(shape, generator=random)
         new = torch.randn((2, SHAPE.heads, len(kvs), SHAPE.head_dim), generator=random)
         outs.append(rows.attend(layer, query, new, window))
+    if gathered is not None:
+        gathered.hand_back(chunks_of(kvs))
     for kv in kvs:
         kv.advance(1, "1")
     return outs
