@@ -9,11 +9,14 @@ from typing import Any
 import torch
 from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, PreTrainedModel
 
-from gyre.elastic.engine.request import Span
+from gyre.elastic.engine.compute.noise import uniform
+from gyre.elastic.engine.request import SamplingParams, Span
 from tests.engine.core.build import network, plain_logits
 
 TIE = 1e-4
 """Two best logits nearer than this may change places by rounding."""
+NEAR = 1e-5
+"""The same for the noise and the end of an id's share."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,38 @@ def logprobs_after(model: PreTrainedModel, prompt: Sequence[int], output: Sequen
     """(len(output), V): the raw distribution before each output token, by one fresh forward pass."""
     logits = plain_logits(model, [*prompt, *output])
     return torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
+
+
+def shaped(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, bool]:
+    """The distribution to sample from in plain fp64, by sorting; and whether rounding may change the cuts.
+
+    vLLM's order: temperature, min_p, top_k, top_p; what ties with the last one kept stays in.
+    """
+    weights, order = torch.softmax(logits.double() / params.temperature, -1).sort(descending=True)
+    kept, sure = weights >= params.min_p * weights[0], True
+    sure &= not bool(((weights / weights[0] - params.min_p).abs() < 1e-5).any()) or params.min_p == 0
+    if 0 < params.top_k < len(weights):
+        kept &= weights >= weights[params.top_k - 1]
+        sure &= bool(weights[params.top_k - 1] - weights[params.top_k] > 1e-6 * weights[0])
+    if params.top_p < 1:
+        share = (weights * kept).cumsum(0) / (weights * kept).sum()
+        last = int((share >= params.top_p).to(torch.uint8).argmax())
+        kept &= weights >= weights[last]
+        sure &= not bool(((share - params.top_p).abs() < 1e-5).any())
+    weights = weights * kept
+    result = torch.zeros_like(weights)
+    result[order] = weights / weights.sum()
+    return result, sure
+
+
+def is_sure(row_V: torch.Tensor, params: SamplingParams, position: int) -> bool:
+    """Whether what is drawn from this row does not hang on the last digits of its logits."""
+    if params.temperature == 0:
+        best = row_V.topk(2).values
+        return bool(best[0] - best[1] > TIE)
+    chances_V, sure = shaped(row_V, params)
+    ends_V = chances_V.cumsum(0)[:-1]
+    return sure and bool((ends_V - uniform(params.seed, position)).abs().min() > NEAR)
 
 
 class Replay:

@@ -27,6 +27,7 @@ from tests.engine.core.build import (
     run,
     seeded,
 )
+from tests.engine.core.oracle import shaped
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -39,28 +40,6 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.8, "top_k": 30, "top_p": 0.9, "min_p": 0.02},
 ]
 IDS = [" ".join(f"{key}={value}" for key, value in how.items()) or "neutral" for how in SETTINGS]
-
-
-def shaped(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, bool]:
-    """The distribution to sample from in plain fp64, by sorting; and whether rounding may change the cuts.
-
-    vLLM's order: temperature, min_p, top_k, top_p; what ties with the last one kept stays in.
-    """
-    weights, order = torch.softmax(logits.double() / params.temperature, -1).sort(descending=True)
-    kept, sure = weights >= params.min_p * weights[0], True
-    sure &= not bool(((weights / weights[0] - params.min_p).abs() < 1e-5).any()) or params.min_p == 0
-    if 0 < params.top_k < len(weights):
-        kept &= weights >= weights[params.top_k - 1]
-        sure &= bool(weights[params.top_k - 1] - weights[params.top_k] > 1e-6 * weights[0])
-    if params.top_p < 1:
-        share = (weights * kept).cumsum(0) / (weights * kept).sum()
-        last = int((share >= params.top_p).to(torch.uint8).argmax())
-        kept &= weights >= weights[last]
-        sure &= not bool(((share - params.top_p).abs() < 1e-5).any())
-    weights = weights * kept
-    result = torch.zeros_like(weights)
-    result[order] = weights / weights.sum()
-    return result, sure
 
 
 def chi_square_limit(freedom: int) -> float:

@@ -18,7 +18,8 @@ from gyre.elastic.engine.models.loaded import LoadedModel
 from gyre.elastic.engine.request import GenerationRequest
 from tests.engine.core import oracle
 from tests.engine.core.build import Heard, add, add_choices, answer, ask, plain_logits, run, seeded, steps
-from tests.engine.core.test_sampling import require_fit, shaped
+from tests.engine.core.oracle import shaped
+from tests.engine.core.test_sampling import require_fit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 TOKENS = 12
