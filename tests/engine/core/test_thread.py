@@ -91,7 +91,7 @@ def held(engine: EngineThread) -> Iterator[None]:
 
 def test_requests_of_many_threads_are_answered_and_counted() -> None:
     core = core_of(slots=4)
-    requests = [ask(prompt_of(30, n), 10, sampling=seeded(n)) for n in range(24)]
+    requests = [ask(prompt_of(30, n), 10, sampling=seeded(n)) for n in range(1, 25)]
     stop = threading.Event()
     with started(core) as engine, ThreadPoolExecutor(4) as pool:
 
