@@ -16,14 +16,12 @@ from benchmarks.engine.sides import Batched, Continuous, Own, Side, reference
 from gyre.elastic.engine.models.load import load_model
 
 
-def measure(
-    model: str, load: Load, sides: Sequence[Side], vocab_size: int, rounds: int, say: str = ""
-) -> Throughput:
-    """Turns of all sides, each first in half of them; one before that does not count."""
+def measure(model: str, load: Load, sides: Sequence[Side], vocab_size: int, rounds: int) -> Throughput:
+    """Turns of all sides, each first in half of them; one before does not count, unless it takes minutes."""
     prompts = prompts_of(load, vocab_size)
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
     outputs: dict[str, list[list[int]]] = {}
-    for turn in range(-1, load.turns * min(rounds, load.rounds)):
+    for turn in range(-1 if load.rounds > 1 else 0, load.turns * min(rounds, load.rounds)):
         for side in sides if turn % 2 else reversed(sides):
             start = time.process_time()
             outputs[side.name] = side.generate(prompts, load)
