@@ -75,8 +75,6 @@ def forward(model: PreTrainedModel, batch: Seq[Work], gatherer: Gatherer | None 
     gathered = gatherer.gather(chunks[:single]) if gatherer else None
     ragged = Ragged(chunks[:single], chunks[single:], gathered)
     logits_RV = _run(model, ids, positions, [*last, *prompt], ragged)
-    if gathered is not None:
-        gathered.hand_back(chunks[:single])
     return Logits(logits_RV[: len(last)], logits_RV[len(last) :] if prompt else None)
 
 
@@ -90,7 +88,9 @@ def _run(
         position_ids=torch.tensor([positions], device=device),
         use_cache=False,
         # The head is computed for these rows only: at a vocabulary of 49k most of a prompt's work.
-        logits_to_keep=torch.tensor(rows, dtype=torch.long, device=device),
+        logits_to_keep=0
+        if rows == [*range(len(ids))]
+        else torch.tensor(rows, dtype=torch.long, device=device),
         ragged=ragged,
     )
     logits: torch.Tensor = out.logits[0]

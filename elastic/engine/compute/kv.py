@@ -6,6 +6,7 @@ an export is one copy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -43,13 +44,31 @@ class SequenceKV:
         self.shape = shape
         self.length = 0
         self._ends: list[tuple[str, int]] = []
+        self.catch_up: Callable[[], None] | None = None
+        """Writes positions that were computed into another memory; called before this one is touched."""
         self._hold(shape.empty(rounded(capacity)))
 
     def _hold(self, data: torch.Tensor) -> None:
-        self.data = data
-        self.layers = data.unbind(0)
-        """A view for each layer, (2, heads, capacity, head_dim): made once, read at every step."""
+        self._data = data
+        self._layers = data.unbind(0)
         self.capacity = data.shape[3]
+
+    @property
+    def data(self) -> torch.Tensor:
+        """(layers, 2, heads, capacity, head_dim), to read and to write."""
+        self._settle()
+        return self._data
+
+    @property
+    def layers(self) -> tuple[torch.Tensor, ...]:
+        """A view of `data` for each layer: made once, read at every step."""
+        self._settle()
+        return self._layers
+
+    def _settle(self) -> None:
+        if self.catch_up is not None:
+            catch_up, self.catch_up = self.catch_up, None
+            catch_up()
 
     @property
     def nbytes(self) -> int:

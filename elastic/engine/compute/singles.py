@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from weakref import ref
 
 import torch
@@ -104,9 +105,12 @@ class Gatherer:
 
     def gather(self, chunks: Sequence[Chunk]) -> Gathered | None:
         """The single tokens of the next forward pass; None: they are better computed one by one."""
-        last, self._last = self._last, None
-        if _worth_gathering(chunks):
-            self._last = last if last is not None and last.followed_by(chunks) else Gathered(chunks)
+        worth = _worth_gathering(chunks)
+        if self._last is not None:
+            if worth and self._last.followed_by(chunks):
+                return self._last
+            self._last.release()
+        self._last = Gathered(chunks) if worth else None
         return self._last
 
 
@@ -120,7 +124,10 @@ def _worth_gathering(chunks: Sequence[Chunk]) -> bool:
 
 
 class Gathered:
-    """Copies of short sequences side by side, their ends aligned: two products do for all of them."""
+    """Copies of short sequences side by side, their ends aligned: two products do for all of them.
+
+    New keys and values are here alone until somebody reads the sequence's own memory, which catches up then.
+    """
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         shape = chunks[0].kv.shape
@@ -138,6 +145,10 @@ class Gathered:
         self._mask_S11N: torch.Tensor | None = None
         if min(self._positions) < self._end:
             self._mask_S11N = _mask(self._positions, self._end + ROOM, shape.device)
+        self._owed = list(self._positions)
+        """The first position of each sequence that its own memory does not have."""
+        self._hand_backs = [partial(self._hand_back, place) for place in range(len(chunks))]
+        self._owe()
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -153,12 +164,34 @@ class Gathered:
             return False
         self._positions = positions
         self._end += 1
+        self._owe()
         return True
+
+    def release(self) -> None:
+        """Hand back whatever is owed; the last that is asked of it."""
+        hand_backs, self._hand_backs = self._hand_backs, []  # they refer to it
+        for hand_back in hand_backs:
+            hand_back()
+
+    def _owe(self) -> None:
+        for kv_ref, hand_back in zip(self._kvs, self._hand_backs, strict=True):
+            kv = kv_ref()
+            assert kv is not None  # a chunk holds it
+            kv.catch_up = hand_back
+
+    def _hand_back(self, place: int) -> None:
+        """Write what a sequence's own memory lacks."""
+        kv, owed, end = self._kvs[place](), self._owed[place], self._positions[place] + 1
+        if kv is not None and owed < end:
+            self._owed[place], kv.catch_up = end, None
+            first = self._end - self._positions[place] + owed
+            news = self._held.select(2, place).narrow(3, first, end - owed)
+            kv.data.narrow(3, owed, end - owed).copy_(news)
 
     def attend(
         self, layer: int, query_SKGD: torch.Tensor, new_2KSD: torch.Tensor, window: int | None
     ) -> torch.Tensor:
-        """As `Singles.attend`, but the sequences have their new keys and values after `hand_back` only."""
+        """As `Singles.attend`, without a write to the sequences' own memory."""
         held_2SKND = self._layers[layer]
         held_2SKND.select(3, self._end).copy_(new_2KSD.transpose(1, 2))
         first = first_seen(self._end + 1, window)
@@ -167,12 +200,6 @@ class Gathered:
         if self._mask_S11N is not None:
             scores.view(*query_SKGD.shape[:3], -1).add_(self._mask_S11N[..., first : self._end + 1])
         return torch.bmm(torch.softmax(scores, -1), values).view(query_SKGD.shape)
-
-    def hand_back(self, chunks: Sequence[Chunk]) -> None:
-        """Write what all layers computed of the new tokens into their sequences' own memory."""
-        news = self._held.select(4, self._end).unbind(2)
-        for chunk, new in zip(chunks, news, strict=True):
-            chunk.kv.data.select(3, chunk.position).copy_(new)
 
 
 def _mask(positions: Sequence[int], size: int, device: torch.device) -> torch.Tensor:
