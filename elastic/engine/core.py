@@ -246,14 +246,15 @@ class Core:
             return
         rows = list(range(len(ready)))
         for row, sequence in enumerate(list(ready)):
-            forks = list(self._fork(sequence))
-            ready += forks
-            rows += [row] * len(forks)
+            if not sequence.tokens or sequence.siblings:
+                forks = list(self._fork(sequence))
+                ready += forks
+                rows += [row] * len(forks)
         if len(rows) > len(logits_BV):
             logits_BV = logits_BV[rows]
         drawn = draw(logits_BV, [sequence.row() for sequence in ready])
         for row, sequence in enumerate(ready):
-            self._take(sequence, drawn[row], logits_BV[row])
+            self._take(sequence, drawn[row], logits_BV, row)
 
     def _fork(self, sequence: Sequence) -> Iterator[Sequence]:
         """Give the other choices of a call copies of the prompt; those without room wait for their turn."""
@@ -280,13 +281,13 @@ class Core:
             yield sibling
         self.roster.put_back(late)
 
-    def _take(self, sequence: Sequence, drawn: Draw, logits_V: torch.Tensor) -> None:
+    def _take(self, sequence: Sequence, drawn: Draw, logits_BV: torch.Tensor, row: int) -> None:
         """Append the token that was drawn, tell of it, and see whether it was the last."""
         if drawn.logprob != drawn.logprob:
             self._end_with(sequence, "the model's logits are not numbers (NaN)")
             return
         request = sequence.request
-        top = most_probable(logits_V, request.top_logprobs) if request.top_logprobs else ()
+        top = most_probable(logits_BV[row], request.top_logprobs) if request.top_logprobs else ()
         token = Token(drawn.id, drawn.logprob, drawn.sampling_logprob, self.version, top)
         if not sequence.told:
             self._counts.prompt_tokens += sequence.prompt_length
