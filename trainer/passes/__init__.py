@@ -1,0 +1,1 @@
+"""Forward and backward over packed trees."""
