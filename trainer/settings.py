@@ -150,9 +150,9 @@ class TrainSettings(_Table, frozen=True, kw_only=True):
     """`dfs` computes nodes twice and keeps no activations of the path; unset: when the path is long."""
     device: Device = Device.AUTO
     dtype: Dtype = Dtype.FP32
-    train: list[str] = ["*"]
+    train: tuple[str, ...] = ("*",)
     """Patterns of parameter names that are trained, as `*.layers.*`."""
-    freeze: list[str] = []
+    freeze: tuple[str, ...] = ()
     """And of those among them that are not."""
     max_bad_updates: Count = 3
     """After so many in a row with a loss or gradient that is not finite the run stops."""
