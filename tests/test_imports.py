@@ -82,6 +82,26 @@ def test_the_rooms_of_the_engine_stand_on_each_other_and_in_no_circle() -> None:
             assert other not in {*below, "server"} - {room[0]} - below[room[0]], f"{file} imports {name}"
 
 
+def test_the_rooms_of_the_trainer_stand_on_each_other_and_in_no_circle() -> None:
+    below = {
+        "rollout": set[str](),
+        "data": set[str](),
+        "pack": {"data"},
+        "passes": {"pack"},
+        "update": {"data", "pack", "passes"},
+    }
+    for file, name in imports_of("trainer"):
+        room, other = Path(file).parts[1], [*name.split("."), "", ""][2]
+        if name.startswith("gyre.trainer.") and room in below:
+            assert other not in set(below) - {room} - below[room], f"{file} imports {name}"
+
+
+@pytest.mark.parametrize("room", ["settings.py", "errors.py", "config.py", "data", "pack", "rollout"])
+def test_trees_become_arrays_without_torch(room: str) -> None:
+    names = [name for file, name in imports_of("trainer") if Path(file).parts[1] == room]
+    assert [name for name in names if name.split(".")[0] in {"torch", "transformers"}] == []
+
+
 def test_texts_are_read_and_written_without_torch() -> None:
     files = [(file, name) for file, name in imports_of("elastic") if file.startswith("elastic/engine/text/")]
     assert files and [(file, name) for file, name in files if name.split(".")[0] == "torch"] == []
