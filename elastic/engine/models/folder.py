@@ -70,12 +70,15 @@ def load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTok
     The weights may be a map of the file: clone them before the file can change.
     """
     with quietly():
-        config = _read_config(path)
+        config = read_config(path)
+        check_config(config)
+        require_causal_lm(path, config)
         tokenizer = _read_tokenizer(path)
-        return _read_weights(path, config, dtype), tokenizer
+        return read_weights(path, config, dtype), tokenizer
 
 
-def _read_config(path: Path) -> PreTrainedConfig:
+def read_config(path: Path) -> PreTrainedConfig:
+    """Of any kind of model that transformers knows; else EngineError."""
     file = path / "config.json"
     raw = _read_json(file)
     kind = raw.get("model_type")
@@ -87,12 +90,10 @@ def _read_config(path: Path) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(path, **_STRICT)
     except _FAULTS as error:
         raise EngineError(f"`{file}` is not usable: {_line(error)}") from error
-    check_config(config)
-    _require_causal_lm(path, config)
     return config
 
 
-def _require_causal_lm(path: Path, config: PreTrainedConfig) -> None:
+def require_causal_lm(path: Path, config: PreTrainedConfig) -> None:
     """Weights of a classifier would load into a language model too, with a random head."""
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise EngineError(f"`{path}` is no causal language model (model type `{config.model_type}`)")
@@ -125,7 +126,8 @@ def _read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _read_weights(path: Path, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+def read_weights(path: Path, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """On the CPU, maybe as a map of the file; EngineError where the files do not hold this model."""
     _require_json(path / "generation_config.json")  # transformers would go on without it
     auto: Any = AutoModelForCausalLM
     how = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
