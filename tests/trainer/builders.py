@@ -106,23 +106,45 @@ class Shape:
 def random_trees(seed: int, shape: Shape | None = None) -> list[TrainTree]:
     """Some executions, each with at least one target, by preference with beginnings in common.
 
-    Contents come from a few scripts that all executions draw from, or from a node already there, cut at
-    other places: so paths run together within an execution, within a group and across groups, end in the
-    middle of a node, and one position is sampled by several executions.
+    Contents come from a few scripts that all executions draw from, from a node already there or from
+    another execution: so paths run together within an execution, within a group and across groups, part in
+    the middle of a node, and one position is sampled by several executions.
     """
     shape = shape or Shape()
     rng = np.random.default_rng(seed)
-    scripts = [_ids(rng, shape, int(rng.integers(1, shape.longest + 1))) for _ in range(5)]
+    scripts = [_ids(rng, shape, int(rng.integers(1, shape.longest + 1))) for _ in range(4)]
     trees: list[TrainTree] = []
     while len(trees) < shape.executions:
-        execution = _execution(rng, shape, scripts, len(trees))
+        if trees and rng.random() < 0.4:
+            nodes = _retold(rng, shape, trees[int(rng.integers(0, len(trees)))])
+        else:
+            nodes = [_root(rng, shape, scripts)]
+        execution = _execution(rng, shape, scripts, nodes, len(trees))
         if execution.targets:
             trees.append(execution)
     return trees
 
 
-def _execution(rng: np.random.Generator, shape: Shape, scripts: list[list[int]], index: int) -> TrainTree:
-    nodes = [_root(rng, shape, scripts)]
+def _retold(rng: np.random.Generator, shape: Shape, other: TrainTree) -> list[TrainNode]:
+    """The same tokens as on the way to some node of another execution, whoever they are of here."""
+    node = int(rng.integers(0, len(other.nodes)))
+    way = [node]
+    while other.nodes[way[0]].parent >= 0:
+        way.insert(0, other.nodes[way[0]].parent)
+    ids = [other.nodes[step].token_ids.tolist() for step in way]
+    nodes = [context(-1, *ids[0])]
+    for index in range(1, len(ids)):
+        sampled = rng.random() < 0.6
+        nodes.append(
+            _sampled(rng, shape, index - 1, ids[index]) if sampled else context(index - 1, *ids[index])
+        )
+    return nodes
+
+
+def _execution(
+    rng: np.random.Generator, shape: Shape, scripts: list[list[int]], start: list[TrainNode], index: int
+) -> TrainTree:
+    nodes = list(start)
     size = int(rng.integers(min(2, shape.nodes), shape.nodes + 1))
     while len(nodes) < size:
         roots = sum(node.parent < 0 for node in nodes)
@@ -155,8 +177,12 @@ def _root(rng: np.random.Generator, shape: Shape, scripts: list[list[int]]) -> T
 def _child(
     rng: np.random.Generator, shape: Shape, scripts: list[list[int]], nodes: list[TrainNode]
 ) -> TrainNode:
-    parent = len(nodes) - 1 if rng.random() < 0.5 else int(rng.integers(0, len(nodes)))
-    ids = _content(rng, shape, scripts, [node for node in nodes if node.parent == parent])
+    twin = nodes[-1] if rng.random() < 0.15 else None
+    if twin and twin.parent >= 0:
+        parent, ids = twin.parent, twin.token_ids.tolist()
+    else:
+        parent = len(nodes) - 1 if rng.random() < 0.5 else int(rng.integers(0, len(nodes)))
+        ids = _content(rng, shape, scripts, [node for node in nodes if node.parent == parent])
     return context(parent, *ids) if rng.random() < 0.35 else _sampled(rng, shape, parent, ids)
 
 

@@ -58,7 +58,7 @@ def truth(
     value, ratios, clipped_T = objective(answers(trees), loss, logprobs_T, old_T.double(), reference_T)
     value.backward()
     return Truth(
-        loss=float(value),
+        loss=value.item(),
         logprobs_T=logprobs_T.detach(),
         ratios=ratios,
         clipped_T=clipped_T,
@@ -93,12 +93,12 @@ def logprobs(model: PreTrainedModel, trees: Sequence[TrainTree]) -> torch.Tensor
 def leaf_paths(tree: TrainTree) -> list[list[int]]:
     """Indices of nodes from the root down, of each trajectory."""
     inner = {node.parent for node in tree.nodes}
-    return [_way_to(tree, index) for index in range(len(tree.nodes)) if index not in inner]
+    return [way_to(tree, index) for index in range(len(tree.nodes)) if index not in inner]
 
 
-def _way_to(tree: TrainTree, index: int) -> list[int]:
+def way_to(tree: TrainTree, index: int) -> list[int]:
     parent = tree.nodes[index].parent
-    return [index] if parent < 0 else [*_way_to(tree, parent), index]
+    return [index] if parent < 0 else [*way_to(tree, parent), index]
 
 
 def _path_logprobs(
