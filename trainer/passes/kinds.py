@@ -26,7 +26,7 @@ def layer_kinds(model: PreTrainedModel) -> LayerKinds:
     """By configuration and modules; what no name tells is left to `probe`."""
     types = _types(model)
     return LayerKinds(
-        recurrent=bool(model._is_stateful or types - ATTENTION and _recurrent(types)),
+        recurrent=bool(model._is_stateful) or _recurrent(types),
         windows=frozenset(_windows(model)),
         other=tuple(sorted(_other(model, types))),
     )
@@ -45,7 +45,7 @@ def _types(model: PreTrainedModel) -> set[str]:
 
 
 def _windows(model: PreTrainedModel) -> set[int]:
-    """Attention modules carry their own: which one a configuration means for which layer differs by family."""
+    """Attention modules carry their own: configurations spell them in many ways."""
     found: set[int] = set()
     for module in model.modules():
         window = vars(module).get("sliding_window")

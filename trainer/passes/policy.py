@@ -43,12 +43,13 @@ class Policy:
         self.stock: str = model.config._attn_implementation
         """Name of the attention that the model came with."""
         self._decoder: Any = model.get_decoder()
-        self._embed: torch.nn.Module | None = model.get_output_embeddings()
+        self._embed: Any = model.get_output_embeddings()
         self._check_head()
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        place: torch.device = self.model.device
+        return place
 
     def hidden(
         self, input_ids_BS: torch.Tensor, position_ids_BS: torch.Tensor | None = None, **kwargs: Any
@@ -63,10 +64,14 @@ class Policy:
 
     def head(self, hidden_MD: torch.Tensor) -> torch.Tensor:
         """(M, V), in the dtype that is computed in."""
-        assert self._embed is not None
         with self._autocast():
             logits_MV: torch.Tensor = self._embed(hidden_MD)
         return logits_MV
+
+    def head_rows(self, budget: int) -> int:
+        """Rows whose fp32 logits take at most `budget` bytes, or those of the head's weights."""
+        rows, width = self._embed.weight.shape
+        return int(max(width, budget // (4 * rows)))
 
     @contextmanager
     def attention(self, name: str) -> Iterator[None]:
