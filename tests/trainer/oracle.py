@@ -25,14 +25,25 @@ Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
-    loss: float
-    logprobs_T: torch.Tensor
-    """fp64, detached."""
+class Value:
+    """What the loss comes to."""
+
+    loss: torch.Tensor
+    """A scalar with gradient, divided by the number of executions."""
+    scale: float
+    """Sum of its terms' sizes: terms of both signs may nearly cancel, their errors do not."""
     ratios: list[float]
     """s_e of every execution that has targets."""
     clipped_T: list[bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    value: Value
+    logprobs_T: torch.Tensor
+    """fp64, detached."""
     gradients: dict[str, torch.Tensor]
+    """By name of the parameter; none where nothing flowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +63,12 @@ def truth(
     old_T: torch.Tensor,
     reference_T: torch.Tensor | None = None,
 ) -> Truth:
-    """What one update has to come to: loss and gradients by name, divided by the number of executions."""
+    """What one update has to come to."""
     model.zero_grad(set_to_none=True)
     logprobs_T = logprobs(model, trees)
-    value, ratios, clipped_T = objective(answers(trees), loss, logprobs_T, old_T.double(), reference_T)
-    value.backward()
-    return Truth(
-        loss=value.item(),
-        logprobs_T=logprobs_T.detach(),
-        ratios=ratios,
-        clipped_T=clipped_T,
-        gradients=gradients(model),
-    )
+    value = objective(answers(trees), loss, logprobs_T, old_T.double(), reference_T)
+    value.loss.backward()
+    return Truth(value=value, logprobs_T=logprobs_T.detach(), gradients=gradients(model))
 
 
 def gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -147,31 +152,47 @@ def objective(
     new_T: torch.Tensor,
     old_T: torch.Tensor,
     reference_T: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, list[float], list[bool]]:
-    """The loss, s_e of the executions, and which targets are clipped; target by target, in fp64."""
+) -> Value:
+    """The loss, target by target, in fp64."""
     executions = sorted({answer.execution for answer in answers_T})
-    mean = {
-        e: _ratio(new_T, old_T, [t for t, a in enumerate(answers_T) if a.execution == e]) for e in executions
-    }
-    total = new_T.new_zeros(())
-    clipped_T = []
+    members = {e: [t for t, answer in enumerate(answers_T) if answer.execution == e] for e in executions}
+    ratios = {e: _ratio(new_T, old_T, members[e]) for e in executions}
+    terms_T, clipped_T = [], []
     for t, answer in enumerate(answers_T):
-        size = sum(other.execution == answer.execution for other in answers_T)
-        level = _level(answers_T, settings, new_T, old_T, t)
-        low, high = 1 - _low(settings), 1 + _high(settings)
-        off = settings.clip_level is ClipLevel.OFF
-        out = not off and (level > high if answer.advantage > 0 else level < low)
-        clipped_T.append(bool(out and answer.advantage))
-        ratio = (new_T[t] - old_T[t]).exp()
-        if settings.ratio is RatioForm.EXECUTION:
-            ratio = mean[answer.execution] * (new_T[t] - new_T[t].detach()).exp()
-        if out:
-            ratio = ratio.detach()
-        total = total - ratio * answer.advantage * _weight(settings, old_T[t], answer) / size
-        if reference_T is not None:
+        ratio, clipped = _clip(answers_T, settings, new_T, old_T, t, ratios[answer.execution])
+        term = -ratio * answer.advantage * _weight(settings, old_T[t], answer)
+        if settings.kl and reference_T is not None:
             gap = reference_T[t].double() - new_T[t]
-            total = total + settings.kl * (gap.exp() - gap - 1) / size
-    return total / len(executions), [mean[e] for e in executions], clipped_T
+            term = term + settings.kl * (gap.exp() - gap - 1)
+        terms_T.append(term / len(members[answer.execution]) / len(executions))
+        clipped_T.append(clipped)
+    return Value(
+        loss=torch.stack(terms_T).sum(),
+        scale=math.fsum(abs(term.item()) for term in terms_T),
+        ratios=list(ratios.values()),
+        clipped_T=clipped_T,
+    )
+
+
+def _clip(
+    answers_T: list[Answer],
+    settings: LossSettings,
+    new_T: torch.Tensor,
+    old_T: torch.Tensor,
+    t: int,
+    execution_ratio: float,
+) -> tuple[torch.Tensor, bool]:
+    """What takes the place of r_t, and whether it is a bound, which has no gradient."""
+    advantage = answers_T[t].advantage
+    level = _level(answers_T, settings, new_T, old_T, t)
+    low, high = 1 - _low(settings), 1 + _high(settings)
+    if settings.clip_level is not ClipLevel.OFF and advantage > 0 and level > high:
+        return new_T.new_tensor(high), True
+    if settings.clip_level is not ClipLevel.OFF and advantage < 0 and level < low:
+        return new_T.new_tensor(low), True
+    if settings.ratio is RatioForm.EXECUTION:
+        return execution_ratio * (new_T[t] - new_T[t].detach()).exp(), False
+    return (new_T[t] - old_T[t]).exp(), False
 
 
 def _ratio(new_T: torch.Tensor, old_T: torch.Tensor, members: list[int]) -> float:
