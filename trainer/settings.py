@@ -11,6 +11,8 @@ from typing import Annotated
 
 import msgspec
 
+from gyre.treebuilder.score import Advantage
+
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
@@ -41,17 +43,6 @@ class Device(StrEnum):
     AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
-
-
-class Advantage(StrEnum):
-    """What an execution's reward is compared with, within its group."""
-
-    GROUP = "group"
-    """(r - mean) / (std + 1e-4), std with n - 1."""
-    CENTERED = "centered"
-    """r - mean: hard and easy groups are not blown up (Dr. GRPO, arXiv 2503.20783)."""
-    LEAVE_ONE_OUT = "leave_one_out"
-    """r - mean of the others (RLOO, arXiv 2402.14740)."""
 
 
 class RatioForm(StrEnum):

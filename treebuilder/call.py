@@ -40,6 +40,8 @@ class Call:
     finish_reason: str | None = None
     temperature: float | None = None
     """As it was in effect when the output was sampled; None: not known."""
+    sampling: str | None = None
+    """See `Link.sampling`."""
     session_id: str | None = None
     agent_id: str | None = None
     parent_agent_id: str | None = None
@@ -51,3 +53,29 @@ class Call:
     logprob_quality: str = "sampled"
     flags: tuple[str, ...] = ()
     evaluation: bool = False
+
+
+def sampling(
+    top_p: float | None,
+    top_k: int | None,
+    min_p: float | None,
+    presence_penalty: float | None,
+    frequency_penalty: float | None,
+    repetition_penalty: float | None,
+) -> str | None:
+    """`Link.sampling` from the parameters in effect.
+
+    As where log-probabilities are judged at capture: what is not known is off, but for `top_p`, which
+    engines take from the model's folder. What is known to be on is enough to say `changed`.
+    """
+    on = (
+        top_p not in (None, 1),
+        (top_k or 0) > 0,
+        min_p,
+        presence_penalty,
+        frequency_penalty,
+        repetition_penalty not in (None, 1),
+    )
+    if any(on):
+        return "changed"
+    return None if top_p is None else "neutral"

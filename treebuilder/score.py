@@ -2,10 +2,10 @@
 
     A_i = (r_i - mean(r)) / (std(r) + 1e-4)        over the scored executions of a group, std with n - 1
 
-This is the group-relative advantage of GRPO (arXiv 2402.03300), which GSPO (arXiv 2507.18071) keeps. As
-in QwenGyre (arXiv 2609.33848) the group's members are executions, not the rows they are cut into: an
-execution that compacts often or has many sub-agents weighs no more than another. A group of one, and one
-of equal rewards, has nothing to compare: 0.
+This is the group-relative advantage of GRPO (arXiv 2402.03300), which GSPO (arXiv 2507.18071) keeps;
+`Advantage` has the other kinds. As in QwenGyre (arXiv 2609.33848) the group's members are executions, not
+the rows they are cut into: an execution that compacts often or has many sub-agents weighs no more than
+another. A group of one, and one of equal rewards, has nothing to compare: 0 in every kind.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 
 from gyre.proxy.errors import ScoreError
 from gyre.proxy.executions import ExecutionOutcome
@@ -22,6 +23,18 @@ from gyre.treebuilder.summary import ExecutionSummary
 EPSILON = 1e-4
 """In the denominator, so that a group that hardly differs does not get huge advantages."""
 NEVER_TRAINED = (ExecutionOutcome.RUN_TIMEOUT, ExecutionOutcome.SCORER_FAILED)
+
+
+class Advantage(StrEnum):
+    """What an execution's reward is compared with, within its group."""
+
+    GROUP = "group"
+    """(r - mean) / (std + 1e-4), std with n - 1."""
+    CENTERED = "centered"
+    """r - mean: hard and easy groups are not blown up (Dr. GRPO, arXiv 2503.20783)."""
+    LEAVE_ONE_OUT = "leave_one_out"
+    """r - mean of the others (RLOO, arXiv 2402.14740)."""
+
 
 AttemptKey = tuple[str, int]
 """(execution_id, execution_attempt)"""
@@ -59,7 +72,9 @@ def left_out(summary: ExecutionSummary) -> str | None:
     return None if math.isfinite(worth) else "score_not_finite"
 
 
-def advantages(summaries: Iterable[ExecutionSummary]) -> dict[AttemptKey, float]:
+def advantages(
+    summaries: Iterable[ExecutionSummary], how: Advantage = Advantage.GROUP
+) -> dict[AttemptKey, float]:
     """The advantage of every execution that is trained; those that are left out are absent."""
     groups: dict[tuple[str, str], dict[AttemptKey, float]] = defaultdict(dict)
     for summary in summaries:
@@ -69,7 +84,7 @@ def advantages(summaries: Iterable[ExecutionSummary]) -> dict[AttemptKey, float]
             groups[group_of(summary)][key] = worth
     found: dict[AttemptKey, float] = {}
     for members in groups.values():
-        found |= zip(members, relative(list(members.values())), strict=True)
+        found |= zip(members, relative(list(members.values()), how), strict=True)
     return found
 
 
@@ -82,8 +97,18 @@ def group_of(summary: ExecutionSummary) -> tuple[str, str]:
     return "execution", summary.execution_id
 
 
-def relative(rewards: Sequence[float]) -> list[float]:
-    """The formula above, over one group. Order of `rewards`."""
+def group_name(summary: ExecutionSummary) -> str:
+    """Of `group_of`, as one text. A task may be called like a group: only a group's name stands alone."""
+    kind, name = group_of(summary)
+    return name if kind == "group" else f"{kind}:{name}"
+
+
+def relative(rewards: Sequence[float], how: Advantage = Advantage.GROUP) -> list[float]:
+    """Advantages within one group, in the order of `rewards`; 0 where there is nothing to compare.
+
+    Raises:
+        ScoreError: a reward is no finite number.
+    """
     if not all(map(math.isfinite, rewards)):
         raise ScoreError("a reward is no finite number")
     if len(rewards) < 2 or min(rewards) == max(rewards):
@@ -92,5 +117,9 @@ def relative(rewards: Sequence[float]) -> list[float]:
     unit = max(map(abs, rewards))
     scaled = [each / unit for each in rewards]
     mean = math.fsum(scaled) / len(scaled)
-    variance = math.fsum((each - mean) ** 2 for each in scaled) / (len(scaled) - 1)
-    return [(each - mean) / (math.sqrt(variance) + EPSILON / unit) for each in scaled]
+    if how is Advantage.GROUP:
+        variance = math.fsum((each - mean) ** 2 for each in scaled) / (len(scaled) - 1)
+        return [(each - mean) / (math.sqrt(variance) + EPSILON / unit) for each in scaled]
+    # r - (n mean - r) / (n - 1) = (r - mean) n / (n - 1)
+    more = len(scaled) / (len(scaled) - 1) if how is Advantage.LEAVE_ONE_OUT else 1.0
+    return [(each - mean) * more * unit for each in scaled]

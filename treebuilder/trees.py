@@ -122,6 +122,11 @@ class Link:
     output_tokens: int = 0
     temperature: float | None = None
     """With which its output was sampled; None: not known."""
+    logprob_quality: str | None = None
+    """As in the log: of which distribution its log-probabilities are. None: nothing was generated."""
+    sampling: str | None = None
+    """`neutral`: from the whole distribution at the temperature; `changed`: cut or with penalties; None:
+    not known."""
     prompt_node: int | None = None
     """Node in which the prompt ends; None for a call without ids."""
     output_node: int | None = None

@@ -35,6 +35,7 @@ _COLUMNS = (
     *("execution_id", "execution_attempt", "wire", "call_id", "attempt", "choice", "prompt_tokens"),
     *("parent_call_id", "parent_attempt", "parent_choice", "prompt_shared", "prompt_digest", "version_spans"),
     *("outcome", "capture_quality", "logprob_quality", "capture_flags", "delivery_of", "temperature"),
+    *("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *_IDS,
 )
 _SUMS = (

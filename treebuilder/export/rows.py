@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gyre.treebuilder.score import AttemptKey, group_of, left_out, reward
+from gyre.treebuilder.score import AttemptKey, group_name, group_of, left_out, reward
 from gyre.treebuilder.summary import ExecutionSummary
 from gyre.treebuilder.trees import CallKey, ExecutionTree, Ids, Logprobs, Node, Role, Trajectory
 
@@ -126,7 +126,7 @@ def places(
         group = group_of(summary)
         number = groups.setdefault(group, len(groups))
         found[key] = Place(
-            summary, _name(group), number, len(found), members[group], worth, advantages.get(key, 0.0)
+            summary, group_name(summary), number, len(found), members[group], worth, advantages.get(key, 0.0)
         )
         members[group] += 1
     return found, reasons
@@ -137,12 +137,6 @@ def _why_not(summary: ExecutionSummary) -> str | None:
     if why is None and not summary.exact:
         return "text_only"
     return "no_targets" if why is None and not summary.kept_targets else why
-
-
-def _name(group: tuple[str, str]) -> str:
-    """A task may be called like a group: only a group's name stands alone."""
-    kind, name = group
-    return name if kind == "group" else f"{kind}:{name}"
 
 
 def lacks_logprobs(tree: ExecutionTree) -> bool:

@@ -99,4 +99,5 @@ def _base(
     link.prompt_tokens = one.prompt_end.depth if one.prompt_end is not None else 0
     link.output_tokens = one.sampled
     link.temperature = one.call.temperature
+    link.logprob_quality, link.sampling = one.call.logprob_quality, one.call.sampling
     return link

@@ -23,7 +23,7 @@ from gyre.proxy.log.reading.pending import Pending
 from gyre.proxy.log.reading.ragged import values_of
 from gyre.proxy.log.reading.sealed import Sealed
 from gyre.proxy.log.sealing.widen import calls_table
-from gyre.treebuilder.call import Call
+from gyre.treebuilder.call import Call, sampling
 from gyre.treebuilder.errors import ExecutionError
 from gyre.treebuilder.offline.bodies import Bodies
 from gyre.treebuilder.offline.survey import CALL_WIRES, readable_groups
@@ -171,6 +171,14 @@ def _call(key: CallKey, row: Row, evaluation: bool) -> Call:
         outcome=row.outcome,
         finish_reason=row.finish_reason,
         temperature=row.temperature,
+        sampling=sampling(
+            row.top_p,
+            row.top_k,
+            row.min_p,
+            row.presence_penalty,
+            row.frequency_penalty,
+            row.repetition_penalty,
+        ),
         session_id=row.session_id,
         agent_id=row.agent_id,
         parent_agent_id=row.parent_agent_id,

@@ -59,7 +59,7 @@ def check_provenance(view: View, logged: dict[Key, Logged]) -> None:
         say.require(False, "extra_call", f"{call(key)} is in the tree and not in the log")
     for key in view.links:
         if key in logged:
-            _check_temperature(view, key, logged[key].row)
+            _check_sampling(view, key, logged[key].row)
     if not view.row["exact"]:
         with_ids = any(one.rebuilt is not None for one in logged.values())
         say.require(not with_ids, "exact", "has token ids in the log and was built from texts")
@@ -82,11 +82,26 @@ def check_provenance(view: View, logged: dict[Key, Logged]) -> None:
                 _check_run(view, node, owner, logged[owner], node in used or owner in quoted)
 
 
-def _check_temperature(view: View, key: Key, row: Row) -> None:
-    # A stored answer that is sent again is not sampled.
-    expected = None if row["delivery_of"] is not None else row["temperature"]
-    same = view.links[key]["temperature"] == expected
-    view.complaints.require(same, "temperature", f"{call(key)} has temperature {expected} in the log")
+def _check_sampling(view: View, key: Key, row: Row) -> None:
+    told = {
+        "temperature": row["temperature"],
+        "logprob_quality": row["logprob_quality"] or "none",
+        "sampling": _sampling(row),
+    }
+    for name, value in told.items():
+        # A stored answer that is sent again is not sampled.
+        expected = None if row["delivery_of"] is not None else value
+        same = view.links[key][name] == expected
+        view.complaints.require(same, name, f"{call(key)} has {name} {expected} in the log")
+
+
+def _sampling(row: Row) -> str | None:
+    off = {"top_p": 1, "top_k": 0, "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0}
+    values = {name: row[name] for name in (*off, "repetition_penalty") if row[name] is not None}
+    values["top_k"] = max(values.get("top_k", 0), 0)
+    if any(value != off.get(name, 1) for name, value in values.items()):
+        return "changed"
+    return "neutral" if "top_p" in values else None
 
 
 def _path_digests(nodes: Nodes) -> list[str]:

@@ -43,6 +43,12 @@ class Row(NamedTuple):
     outcome: str
     finish_reason: str | None
     temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repetition_penalty: float | None
     session_id: str | None
     agent_id: str | None
     parent_agent_id: str | None

@@ -117,6 +117,8 @@ def _link(row: Row, before: Any, after: Any) -> Link:
         prompt_tokens=row["prompt_tokens"],
         output_tokens=row["output_tokens"],
         temperature=row["temperature"],
+        logprob_quality=row["logprob_quality"],
+        sampling=row["sampling"],
         prompt_node=row["prompt_node"],
         output_node=row["output_node"],
         targets=row["targets"],

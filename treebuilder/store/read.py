@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class Trees:
         self.manifest = manifest
         self._sums = {part.name: part.checksums for part in manifest.parts}
         self._whole: set[tuple[str, str]] = set()
+        self._attempts: dict[str, set[AttemptKey]] = {}
 
     @property
     def path(self) -> Path:
@@ -101,6 +102,29 @@ class Trees:
                 if row["skipped"] is None:
                     yield summary_of(row), tree_of(row, tables)
 
+    def several(self, keys: Collection[AttemptKey]) -> Iterator[tuple[ExecutionSummary, ExecutionTree]]:
+        """(summary, tree) of those attempts that could be rebuilt, in stored order; others are not read.
+
+        Raises:
+            TreeError: a file that has some of them is damaged. Others may still be asked for.
+        """
+        wanted = set(keys)
+        for part in self.parts():
+            names = {name for name, _ in wanted & self.attempts(part)}
+            if not names:
+                continue
+            self._require_whole(part, TABLES)
+            for row, tables in stored(self.folder, part, names):
+                if (row["execution_id"], row["execution_attempt"]) in wanted and row["skipped"] is None:
+                    yield summary_of(row), tree_of(row, tables)
+
+    def attempts(self, part: str) -> set[AttemptKey]:
+        """What a part holds."""
+        if part not in self._attempts:
+            rows = self._rows(part)
+            self._attempts[part] = {(row["execution_id"], row["execution_attempt"]) for row in rows}
+        return self._attempts[part]
+
     def advantages(self) -> dict[AttemptKey, float]:
         """By (execution_id, attempt); those that are left out of training are absent."""
         return advantages(self.executions())
@@ -110,7 +134,7 @@ class Trees:
 
     def _rows(self, part: str, name: str | None = None) -> list[dict[str, Any]]:
         self._require_whole(part, ("executions",))
-        return execution_rows(self.folder, part, name)
+        return execution_rows(self.folder, part, None if name is None else [name])
 
     def _require_whole(self, part: str, tables: Sequence[str]) -> None:
         """Each file is looked at once, before it is read: one that was changed may say anything."""
@@ -129,19 +153,24 @@ def require_whole(folder: TreesFolder, part: str, sums: Mapping[str, str]) -> No
                 raise TreeError(text, "remove it and build again")
 
 
-def execution_rows(folder: TreesFolder, part: str, name: str | None = None) -> list[dict[str, Any]]:
-    """A part's executions; with `name` those of that name."""
-    only = None if name is None else pc.field("execution_id") == name
+def execution_rows(
+    folder: TreesFolder, part: str, names: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """A part's executions; with `names` those of these names."""
+    only = None if names is None else pc.field("execution_id").isin(list(names))
     path = folder.part("executions", part)
     with _reading(path):
         table = pq.read_table(path, filters=only, partitioning=None)
         return executions_of(_conform(table, SCHEMAS["executions"]))
 
 
-def stored(folder: TreesFolder, part: str) -> Iterator[tuple[dict[str, Any], Tables]]:
-    """A part's executions in stored order, each with its rows of the other tables."""
-    runs = {table: _Runs(folder.part(table, part), table) for table in _TREE}
-    for row in execution_rows(folder, part):
+def stored(
+    folder: TreesFolder, part: str, names: Collection[str] | None = None
+) -> Iterator[tuple[dict[str, Any], Tables]]:
+    """A part's executions in stored order, each with its rows of the other tables; with `names` those of
+    these names, and row groups that have none of them are not read."""
+    runs = {table: _Runs(folder.part(table, part), table, names) for table in _TREE}
+    for row in execution_rows(folder, part, names):
         key = (row["execution_id"], row["execution_attempt"])
         yield row, {table: run.take(key) for table, run in runs.items()}
 
@@ -149,9 +178,9 @@ def stored(folder: TreesFolder, part: str) -> Iterator[tuple[dict[str, Any], Tab
 class _Runs:
     """Rows of one file, execution by execution; asked for in the order in which they stand there."""
 
-    def __init__(self, path: Path, table: str) -> None:
+    def __init__(self, path: Path, table: str, names: Collection[str] | None) -> None:
         self._empty = SCHEMAS[table].empty_table()
-        self._runs = _runs(path, table)
+        self._runs = _runs(path, table, names)
         self._next = next(self._runs, None)
 
     def take(self, key: AttemptKey) -> pa.Table:
@@ -162,14 +191,25 @@ class _Runs:
         return pa.concat_tables(pieces)
 
 
-def _runs(path: Path, table: str) -> Iterator[tuple[AttemptKey, pa.Table]]:
+def _runs(
+    path: Path, table: str, names: Collection[str] | None = None
+) -> Iterator[tuple[AttemptKey, pa.Table]]:
+    wanted = None if names is None else pa.array(list(names), pa.string())
     with _reading(path), pq.ParquetFile(path, page_checksum_verification=True) as parquet:
         for group in range(parquet.num_row_groups):
+            if wanted is not None and not _has_any(parquet, group, wanted):
+                continue
             rows = _conform(parquet.read_row_group(group, use_threads=False), SCHEMAS[table])
             starts = _starts(rows)
             for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
                 key = tuple(rows[column][start].as_py() for column in _WHO)
-                yield (key[0], key[1]), rows.slice(start, end - start)
+                if names is None or key[0] in names:
+                    yield (key[0], key[1]), rows.slice(start, end - start)
+
+
+def _has_any(parquet: pq.ParquetFile, group: int, names: pa.Array) -> bool:
+    column = parquet.read_row_group(group, ["execution_id"])["execution_id"]
+    return bool(pc.any(pc.is_in(column, value_set=names)).as_py())
 
 
 def _starts(rows: pa.Table) -> list[int]:

@@ -25,7 +25,7 @@ from gyre.proxy.log.schema import (
 __all__ = ["COLUMNS", "FORMAT_VERSION", "SCHEMAS", "SCHEMA_VERSION", "TABLES", "Column", "type_name"]
 
 FORMAT_VERSION = 1
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 COUNTS = pa.map_(STRING, INT64)
 STRINGS = pa.list_(STRING)
@@ -122,6 +122,8 @@ LINKS = (
     Column("targets", INT32, "tokens of its output that may be trained and that it owns"),
     Column("untrained", STRING, "why its output is context"),
     Column("temperature", FLOAT64, "effective sampling temperature; null when not known"),
+    Column("logprob_quality", STRING, "as in the log: `sampled`, `raw`, `greedy`, `unknown`, `none`"),
+    Column("sampling", STRING, "`neutral`, or `changed` by a cut or a penalty; null when not known"),
 )
 
 TRAJECTORIES = (

@@ -1,0 +1,64 @@
+"""Whether trees and a model belong together: told before anything is trained on them. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gyre.trainer.data.read import TrainData
+from gyre.trainer.errors import TrainError
+
+Floats = npt.NDArray[np.floating]
+MAX_GAP = 1.0
+"""Nats. Of one model and one tokenizer the mean is well below: engines differ by 0.02 or so in bfloat16, a
+policy that is some updates old by little more. Ids of another tokenizer are off by several."""
+
+
+def check_against_model(data: TrainData, *, vocab_size: int, max_positions: int | None) -> None:
+    """All that will be trained, against the sizes of the model; `max_positions` None: it knows no limit.
+
+    Raises:
+        TrainError: an id that the model has no embedding of, or a path longer than its positions.
+    """
+    most = max(data.members, key=lambda each: each.largest_id)
+    if most.largest_id >= vocab_size:
+        text = f"`{most.name}` has token id {most.largest_id}, the model's vocabulary is {vocab_size} ids"
+        raise TrainError(
+            f"these trees are of another tokenizer or vocabulary: {text}",
+            "train the model that the engine served, with the tokenizer it was recorded with",
+        )
+    longest = max(data.members, key=lambda each: each.longest)
+    if max_positions is not None and longest.longest > max_positions:
+        text = f"`{longest.name}` has a path of {longest.longest} tokens, the model knows {max_positions}"
+        raise TrainError(
+            f"{text} positions", "leave that execution out, or give a model that knows longer texts"
+        )
+
+
+def check_gap(behaviour_T: Floats, old_T: Floats, limit: float = MAX_GAP) -> float | None:
+    """Mean absolute difference, in nats, between recorded log-probabilities and the trainer's own.
+
+    A tokenizer of the same size has ids that mean something else, which nothing but this can show.
+
+    Args:
+        behaviour_T: recorded when the targets were sampled; NaN where there is none to compare.
+        old_T: of the same targets, by the model that training starts from.
+
+    Returns:
+        The difference; None where there is nothing to compare.
+
+    Raises:
+        TrainError: it is beyond `limit`, or a log-probability of the model is no number.
+    """
+    known = ~np.isnan(behaviour_T)
+    if not known.any():
+        return None
+    gap = float(np.abs(behaviour_T[known].astype(np.float64) - old_T[known]).mean())
+    if not gap <= limit:
+        text = "these trees were sampled by another model or tokenizer: log-probabilities of the model"
+        raise TrainError(
+            f"{text} differ from the recorded ones by {gap:.3g} nats a token on average, and more than "
+            f"{limit:g} is none of training's doing",
+            "train the model that the engine served when the trees were recorded",
+        )
+    return gap

@@ -1,0 +1,198 @@
+"""A folder of trees as training reads it: which groups there are, what is left out, and trees on demand.
+
+What is known of each execution as a whole is in memory; its tree only while it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gyre.trainer.data.convert import Converted, Lacks
+from gyre.trainer.data.stored import Worth, converted
+from gyre.trainer.data.tree import TrainTree
+from gyre.trainer.errors import TrainError
+from gyre.trainer.settings import Importance, TrainSettings
+from gyre.treebuilder.score import AttemptKey, advantages, group_name, left_out, reward
+from gyre.treebuilder.store.read import Trees, read_trees
+from gyre.treebuilder.summary import ExecutionSummary
+
+_NAMED = 3
+"""So many executions are named where something is wrong with many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """An execution that is trained."""
+
+    execution_id: str
+    attempt: int
+    worth: Worth
+    targets: int
+    tokens: int
+    longest: int
+    """Positions that the model needs for it: tokens before the last target of its longest path."""
+    largest_id: int
+    lacks: Lacks
+
+    @property
+    def key(self) -> AttemptKey:
+        return self.execution_id, self.attempt
+
+    @property
+    def name(self) -> str:
+        return self.execution_id if not self.attempt else f"{self.execution_id}#{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Executions that are compared with each other, of those that are trained."""
+
+    name: str
+    members: tuple[Member, ...]
+
+    @property
+    def varies(self) -> bool:
+        """Whether there is anything to learn from it."""
+        return any(member.worth.advantage for member in self.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """What a folder comes to, for people and for metrics."""
+
+    executions: int
+    """All of the folder."""
+    trained: int
+    groups: int
+    alike: int
+    """Groups among them with nothing to compare: one execution, or equal rewards."""
+    left_out: dict[str, int]
+    """Executions that are not trained, by reason."""
+    targets: int
+    tokens: int
+    lacks: Lacks
+    """Targets that lack something."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainData:
+    """What of a folder is trained. Groups stand in the order in which they first appear."""
+
+    path: Path
+    groups: list[Group]
+    census: Census
+    _trees: Trees
+
+    @property
+    def members(self) -> list[Member]:
+        return [member for group in self.groups for member in group.members]
+
+    def trees(self, groups: Iterable[Group]) -> list[TrainTree]:
+        """Trees of these groups, in their order. One that was damaged since is left out, with a warning."""
+        wanted = {member.key: member.worth for group in groups for member in group.members}
+        found = {key: one.tree for key, one in converted(self._trees, wanted)}
+        return [found[key] for key in wanted if key in found]
+
+
+def read_groups(source: str | Path | Trees, settings: TrainSettings) -> TrainData:
+    """The groups of a folder that `gyre-trees build` wrote. Each tree is looked at once.
+
+    Raises:
+        TreeError: no trees, of a newer format, of a build that did not finish, or nothing but damaged ones.
+        TrainError: there is nothing to train, or targets lack log-probabilities that the loss needs.
+    """
+    trees = source if isinstance(source, Trees) else read_trees(source)
+    summaries = trees.executions()
+    reasons = Counter(why for one in summaries if (why := _why_not(one)) is not None)
+    worth = _worth(summaries, settings)
+    members = [_member(key, worth[key], one) for key, one in converted(trees, worth)]
+    reasons["damaged"] = len(worth) - len(members)
+    reasons["no_targets"] += sum(not member.targets for member in members)
+    groups = _grouped([member for member in members if member.targets])
+    data = TrainData(trees.path, groups, _census(len(summaries), groups, dict(+reasons)), trees)
+    _require_any(data, settings)
+    if settings.loss.importance is not Importance.OFF:
+        _require_logprobs(data)
+    return data
+
+
+def _why_not(summary: ExecutionSummary) -> str | None:
+    why = left_out(summary)
+    if why is None and not summary.exact:
+        return "not_exact"
+    return "no_targets" if why is None and not summary.kept_targets else why
+
+
+def _worth(summaries: Sequence[ExecutionSummary], settings: TrainSettings) -> dict[AttemptKey, Worth]:
+    """Of those that are trained. Who has no targets still counts in the mean of its group."""
+    compared = advantages(summaries, settings.advantage)
+    found: dict[AttemptKey, Worth] = {}
+    for one in summaries:
+        key, worth = (one.execution_id, one.execution_attempt), reward(one)
+        if worth is not None and _why_not(one) is None:
+            found[key] = Worth(group_name(one), worth, compared[key])
+    return found
+
+
+def _member(key: AttemptKey, worth: Worth, one: Converted) -> Member:
+    return Member(
+        execution_id=key[0],
+        attempt=key[1],
+        worth=worth,
+        targets=one.tree.targets,
+        tokens=one.tree.tokens,
+        longest=one.longest,
+        largest_id=max((int(node.token_ids.max()) for node in one.tree.nodes), default=-1),
+        lacks=one.lacks,
+    )
+
+
+def _grouped(members: Iterable[Member]) -> list[Group]:
+    groups: dict[str, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.worth.group, []).append(member)
+    return [Group(name=name, members=tuple(found)) for name, found in groups.items()]
+
+
+def _census(executions: int, groups: list[Group], reasons: dict[str, int]) -> Census:
+    members = [member for group in groups for member in group.members]
+    return Census(
+        executions=executions,
+        trained=len(members),
+        groups=len(groups),
+        alike=sum(not group.varies for group in groups),
+        left_out=reasons,
+        targets=sum(member.targets for member in members),
+        tokens=sum(member.tokens for member in members),
+        lacks=Lacks.sum(member.lacks for member in members),
+    )
+
+
+def _require_any(data: TrainData, settings: TrainSettings) -> None:
+    census, path = data.census, data.path
+    if not census.executions:
+        hint = "record some through `gyre proxy`, then `gyre-trees build`"
+        raise TrainError(f"there are no executions in `{path}`", hint)
+    if not census.trained:
+        why = ", ".join(f"{count} {reason}" for reason, count in census.left_out.items())
+        raise TrainError(
+            f"none of the {census.executions} executions in `{path}` can be trained: {why}", _HINT
+        )
+    if census.alike == census.groups and not settings.loss.kl:
+        text = f"no group in `{path}` has executions of different rewards, so there is nothing to learn"
+        raise TrainError(text, "name their group with `gyre log score --group`, then build again")
+
+
+_HINT = "score executions with `gyre log score`, or give scores with `gyre-trees build --scores`"
+
+
+def _require_logprobs(data: TrainData) -> None:
+    bare = [member.name for member in data.members if member.lacks.logprobs]
+    if bare:
+        more = f" and {len(bare) - _NAMED} more" if len(bare) > _NAMED else ""
+        named = ", ".join(f"`{name}`" for name in bare[:_NAMED])
+        text = f"targets of {named}{more} have no log-probabilities to weigh them with"
+        raise TrainError(text, 'set `importance = "off"` in `[train.loss]` to train without')
