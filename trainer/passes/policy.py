@@ -42,7 +42,8 @@ class Policy:
         self.kinds: LayerKinds = layer_kinds(model)
         self.stock: str = model.config._attn_implementation
         """Name of the attention that the model came with."""
-        self._decoder: Any = model.get_decoder()
+        self.body: Any = model.get_decoder()
+        """What is called for hidden states. Sharded training puts its own around it."""
         self._embed: Any = model.get_output_embeddings()
         self._check_head()
 
@@ -56,7 +57,7 @@ class Policy:
     ) -> torch.Tensor:
         """(B, S, D): after the last norm. `kwargs` go to the model, and from there to its attention."""
         with self._autocast():
-            out = self._decoder(
+            out = self.body(
                 input_ids=input_ids_BS, position_ids=position_ids_BS, **{"use_cache": False, **kwargs}
             )
         hidden_BSD: torch.Tensor = out.last_hidden_state
