@@ -30,10 +30,10 @@ def objective(
 ) -> tuple[float, list[float], list[bool]]:
     """Loss, gradient of every log-probability, and what is clipped."""
     new_T = torch.tensor(new, dtype=torch.float64, requires_grad=True)
-    loss, _, clipped_T = oracle.objective(answers, settings, new_T, torch.tensor(old, dtype=torch.float64))
-    loss.backward()
+    value = oracle.objective(answers, settings, new_T, torch.tensor(old, dtype=torch.float64))
+    value.loss.backward()
     assert new_T.grad is not None
-    return loss.item(), new_T.grad.tolist(), clipped_T
+    return value.loss.item(), new_T.grad.tolist(), value.clipped_T
 
 
 def test_two_executions_by_hand() -> None:
@@ -41,8 +41,9 @@ def test_two_executions_by_hand() -> None:
     answers = execution(-1.0, -1.0, advantage=2.0) + execution(-1.0, advantage=1.0, index=1)
     settings = LossSettings(clip_low=0.3, clip_high=0.3, importance=Importance.OFF)
 
-    _, gradient, clipped = objective(answers, settings, [-0.9, -0.7, -0.6], [-1.0, -1.0, -1.0])
+    loss, gradient, clipped = objective(answers, settings, [-0.9, -0.7, -0.6], [-1.0, -1.0, -1.0])
 
+    assert loss == pytest.approx(-(math.exp(0.1) + math.exp(0.3)) / 2 - 1.3 / 2)
     assert clipped == [False, False, True]
     wanted = [-0.5 * math.exp(0.1) / 2 * 2, -0.5 * math.exp(0.3) / 2 * 2, 0.0]
     assert gradient == pytest.approx(wanted)
