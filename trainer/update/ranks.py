@@ -1,6 +1,7 @@
 """The processes that train together, as the rest of training sees them: as a face with few features.
 
-All of it but `rank`, `size` and `is_main` is collective: every process calls it, in the same order.
+All of it but the properties is collective: every process calls it, in the same order. `processes.py` has
+those that torchrun starts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+
+from gyre.trainer.passes.policy import Policy
 
 
 class Ranks(Protocol):
@@ -35,10 +38,28 @@ class Ranks(Protocol):
 
     def barrier(self) -> None: ...
 
-    def passes(self, model: nn.Module, *, grad: bool) -> AbstractContextManager[None]:
-        """Around the passes of an update, of which each process has its own number.
+    def shard(self, policy: Policy, *, alike: bool) -> None:
+        """Spread the weights over the processes, before anything holds on to a parameter.
 
-        With `grad`, once it is left without an error, gradients are sums over all processes.
+        alike: the passes to come are forward and backward passes in turn, as those of `flat` and `packed`;
+        otherwise, with `dfs`, every process holds all of the weights while it computes.
+        """
+        ...
+
+    def passes(self, policy: Policy, *, grad: bool) -> AbstractContextManager[None]:
+        """Around the passes of an update, of which each process has its own number, or none.
+
+        With `grad`, once it is left without an error, gradients are sums over all processes. Where one of
+        them is out of memory and `can_redo`, all leave it with `torch.OutOfMemoryError` or that one's own
+        error, and without any gradient.
+        """
+        ...
+
+    @property
+    def can_redo(self) -> bool:
+        """Whether an update for which the memory did not suffice can be done again, by smaller pieces.
+
+        Not where the others wait for this one's part of a layer: it can only end, and with it all of them.
         """
         ...
 
@@ -47,11 +68,22 @@ class Ranks(Protocol):
         ...
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """A sharded tensor put together, detached, on the CPU. Its memory may be the tensor's own."""
+        """A sharded tensor put together, detached, on the CPU, for the main process.
+
+        Its memory may be the tensor's own. The others get an empty one: their memory would have to hold
+        the model once more each.
+        """
         ...
 
     def fill_(self, tensor: Tensor, whole: Tensor) -> None:
-        """The other way: a sharded tensor gets its share."""
+        """The other way: a sharded tensor gets its share of one that every process has. Not collective."""
+        ...
+
+    def leave(self, code: int) -> None:
+        """The end of the process, with this exit code; a single one just goes on to its own.
+
+        Code 1: an error, of which the others need not know.
+        """
         ...
 
 
@@ -61,6 +93,10 @@ class OneProcess:
     rank = 0
     size = 1
     is_main = True
+    can_redo = True
+
+    def shard(self, policy: Policy, *, alike: bool) -> None:
+        pass
 
     def sum_(self, tensor: Tensor) -> None:
         pass
@@ -74,7 +110,7 @@ class OneProcess:
     def barrier(self) -> None:
         pass
 
-    def passes(self, model: nn.Module, *, grad: bool) -> AbstractContextManager[None]:
+    def passes(self, policy: Policy, *, grad: bool) -> AbstractContextManager[None]:
         return nullcontext()
 
     def norm(self, grads: Sequence[Tensor]) -> float:
@@ -86,3 +122,13 @@ class OneProcess:
     def fill_(self, tensor: Tensor, whole: Tensor) -> None:
         with torch.no_grad():
             tensor.copy_(whole)
+
+    def leave(self, code: int) -> None:
+        pass
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Of a device, or of the machine: torch has no class of its own for that one."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )

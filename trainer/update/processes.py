@@ -1,0 +1,106 @@
+"""Several processes that torchrun started: gloo on CPU, NCCL on GPUs.
+
+    torchrun --nproc-per-node 2 -m gyre.cli.main train ...
+
+torchrun tells each its number, starts it in a session of its own, and ends all when one ends with an error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from gyre.trainer.passes.policy import Policy
+from gyre.trainer.settings import Device
+from gyre.trainer.update.ranks import OneProcess, Ranks
+from gyre.trainer.update.sharding import Sharded
+
+_PATIENCE = timedelta(minutes=30)
+"""How long a process waits for another. One that ends is noticed at once, this is for one that hangs."""
+
+
+def start(device: Device = Device.AUTO) -> Ranks:
+    """The processes that this one was started with. Before the model is loaded: it goes to this one's GPU."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return OneProcess()
+    cuda = torch.cuda.is_available() and device != Device.CPU
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    # What is agreed on are numbers in this machine's memory: they go over gloo, and no GPU is waited for.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=_PATIENCE)
+    return Processes("cuda" if cuda else "cpu")
+
+
+class Processes:
+    """As `Ranks`, in a process group that exists."""
+
+    def __init__(self, device: str) -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self.is_main = self.rank == 0
+        self.can_redo = True
+        self._mesh = init_device_mesh(device, (self.size,))
+
+    def sum_(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor)
+
+    def any(self, value: bool) -> bool:
+        return self.max(float(value)) > 0
+
+    def max(self, value: float) -> float:
+        found = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return found.item()
+
+    def barrier(self) -> None:
+        self.max(0.0)
+
+    def shard(self, policy: Policy, *, alike: bool) -> None:
+        Sharded(policy, self._mesh, self, alike=alike)
+        self.can_redo = self.can_redo and not alike
+
+    def passes(self, policy: Policy, *, grad: bool) -> AbstractContextManager[None]:
+        sharded = policy.body
+        return sharded.passes(grad=grad) if isinstance(sharded, Sharded) else nullcontext()
+
+    def norm(self, grads: Sequence[Tensor]) -> float:
+        return float(_full(nn.utils.get_total_norm(grads))) if grads else 0.0
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        whole = _full(tensor.detach())
+        return whole.cpu() if self.is_main else torch.empty(0, dtype=tensor.dtype)
+
+    def fill_(self, tensor: Tensor, whole: Tensor) -> None:
+        with torch.no_grad():
+            if isinstance(tensor, DTensor):
+                # Without a source nothing is sent: each takes its share of its own copy.
+                whole = whole.to(tensor.device)
+                share = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+                tensor.to_local().copy_(share.to_local())
+            else:
+                tensor.copy_(whole)
+
+    def leave(self, code: int) -> NoReturn:
+        # Threads of the process group that are still there at the interpreter's end abort the process now
+        # and then ("terminate called without an active exception"), with results written and all. So there
+        # is no such end.
+        if code != 1:
+            self.barrier()
+            dist.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _full(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
