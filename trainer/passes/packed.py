@@ -1,0 +1,40 @@
+"""`packed`: a whole piece in one forward and one backward pass, each token once.
+
+Exact for layers that a mask says everything about. A recurrent layer would run through all branches one
+after the other, without any error: `choose` refuses it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gyre.trainer.pack.piece import Piece
+from gyre.trainer.passes.attention import NAME
+from gyre.trainer.passes.head import Scores
+from gyre.trainer.passes.policy import Policy
+from gyre.trainer.passes.rows import run_rows
+from gyre.trainer.passes.run import LossPart, PassOutput
+from gyre.trainer.passes.tiled import Tiled
+
+
+class PackedPass:
+    """One row of all tokens of a piece, at the positions that they have on their paths."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def __call__(self, piece: Piece, temperature_K: torch.Tensor, loss: LossPart | None = None) -> PassOutput:
+        policy, scores = self._policy, Scores(self._policy, piece, temperature_K, loss)
+        with policy.attention(NAME):
+            run_rows(
+                policy,
+                scores,
+                torch.from_numpy(piece.input_ids_N)[None].to(policy.device),
+                torch.from_numpy(piece.position_ids_N)[None].to(policy.device),
+                piece.source_K,
+                np.arange(len(piece.source_K)),
+                train=loss is not None,
+                tree=Tiled(piece),
+            )
+        return scores.output()
