@@ -35,7 +35,7 @@ class Tiled:
     ) -> torch.Tensor:
         """(1, N, H, D)"""
         cuts = self._cuts(window, query_1HND)
-        queries = query_1HND.split([len(cut.tile) for cut in cuts], 2)
+        queries = torch.split(query_1HND, [len(cut.tile) for cut in cuts], 2)
         outs = [
             F.scaled_dot_product_attention(
                 part_1HRD,
