@@ -24,7 +24,7 @@ from gyre.treebuilder.errors import TreeError
 from gyre.treebuilder.proof.paths import Key, Row, View, check_alone, key_of
 from gyre.treebuilder.proof.provenance import Logged, check_provenance
 from gyre.treebuilder.store.folder import REPORT, Manifest, PartEntry, TreesFolder, checksum
-from gyre.treebuilder.store.read import execution_rows, stored
+from gyre.treebuilder.store.read import columns_in, execution_rows, stored
 from gyre.treebuilder.store.schema import TABLES
 
 Attempt = tuple[str, int]
@@ -116,11 +116,13 @@ def _check_part(
         return
     names = {row["execution_id"] for row in execution_rows(folder, part.name)}
     calls = _Calls(source.log_of(names)) if source else None
+    known = columns_in(folder.part("links", part.name))
     for row, tables in stored(folder, part.name):
         view = View.of(row, tables)
         if check_alone(view, manifest.options) and calls:
             try:
-                check_provenance(view, calls.of((row["execution_id"], row["execution_attempt"])))
+                logged = calls.of((row["execution_id"], row["execution_attempt"]))
+                check_provenance(view, logged, known)
             except CorruptLogError as problem:
                 view.complaints.require(False, "log_prompt", problem.message)
         findings += view.complaints.findings()

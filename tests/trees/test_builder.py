@@ -133,12 +133,15 @@ def test_log_probabilities_and_versions_stay_with_their_tokens() -> None:
     assert one.logprobs is not None and np.concatenate(logprobs).tolist() == one.logprobs.tolist()
 
 
-def test_each_link_has_the_temperature_of_its_call() -> None:
+def test_each_link_says_how_its_call_was_sampled() -> None:
     first, retried = call("a", [1, 2], [3], temperature=0.7), call("b", [1, 2], [4], retry_count=1)
-    retried.temperature = 0.0
-    sent = call("c", [], [], delivery_of="a", temperature=0.7)
+    first.sampling, retried.sampling = "neutral", "changed"
+    retried.temperature, retried.logprob_quality = 0.0, "greedy"
+    sent = call("c", [], [], delivery_of="a", temperature=0.7, sampling="neutral")
     tree = built(first, retried, call("d", [1, 2, 3, 4], [5]), sent)
     assert [link.temperature for link in tree.links] == [0.7, 0.0, None, None]
+    assert [link.logprob_quality for link in tree.links] == ["sampled", "greedy", "sampled", None]
+    assert [link.sampling for link in tree.links] == ["neutral", "changed", None, None]
 
 
 def test_two_answers_to_one_request_are_quarantined_and_chosen_last() -> None:

@@ -16,12 +16,22 @@ from hypothesis import strategies as st
 
 from gyre.proxy.errors import ScoreError
 from gyre.proxy.scores import Scored
-from gyre.treebuilder.score import advantages, group_of, left_out, relative, reward, said_of
+from gyre.treebuilder.score import (
+    Advantage,
+    advantages,
+    group_name,
+    group_of,
+    left_out,
+    relative,
+    reward,
+    said_of,
+)
 from gyre.treebuilder.scores_file import read_scores
 from gyre.treebuilder.summary import ExecutionSummary
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 USUAL = st.floats(-1e6, 1e6)
+KINDS_OF_ADVANTAGE = st.sampled_from(Advantage)
 
 
 def scored(name: str, score: float | None = None, **fields: Any) -> ExecutionSummary:
@@ -34,22 +44,57 @@ def test_the_formula_by_hand() -> None:
     assert found == pytest.approx({("a", 0): 0.5 / 0.5001, ("b", 0): -0.5 / 0.5001, ("c", 0): 0.0}, abs=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        # Mean 2; squares 1 + 4 + 1 + 0 = 6, over n - 1 = 3 gives 2.
+        (Advantage.GROUP, [each / (math.sqrt(2) + 1e-4) for each in (-1, 2, -1, 0)]),
+        (Advantage.CENTERED, [-1, 2, -1, 0]),
+        # Means of the others: 7/3, 4/3, 7/3, 2.
+        (Advantage.LEAVE_ONE_OUT, [-4 / 3, 8 / 3, -4 / 3, 0]),
+    ],
+)
+def test_each_kind_by_hand(how: Advantage, expected: list[float]) -> None:
+    assert relative([1, 4, 1, 2], how) == pytest.approx(expected)
+    found = advantages((scored(str(n), score, group="g") for n, score in enumerate([1, 4, 1, 2])), how)
+    assert list(found.values()) == pytest.approx(expected)
+
+
 def test_what_differs_little_gets_little() -> None:
     # Mean 1e-6; squares 2e-12 over n - 1 = 1, its root sqrt(2) * 1e-6, far below epsilon.
     assert relative([2e-6, 0.0])[0] == pytest.approx(1e-6 / (math.sqrt(2) * 1e-6 + 1e-4))
 
 
-@given(st.lists(USUAL, min_size=1, max_size=20))
-def test_a_group_has_mean_zero(rewards: list[float]) -> None:
-    assert math.fsum(relative(rewards)) == pytest.approx(0, abs=1e-9)
+@given(st.lists(USUAL, min_size=1, max_size=20), KINDS_OF_ADVANTAGE)
+def test_a_group_has_mean_zero(rewards: list[float], how: Advantage) -> None:
+    size = 1 if how is Advantage.GROUP else max(map(abs, rewards))
+    assert math.fsum(relative(rewards, how)) == pytest.approx(0, abs=1e-9 * max(size, 1))
 
 
-@given(st.lists(FINITE, min_size=1, max_size=12).flatmap(lambda r: st.tuples(st.just(r), st.permutations(r))))
-def test_the_order_of_a_group_changes_no_bit(case: tuple[list[float], list[float]]) -> None:
+@given(
+    st.lists(FINITE, min_size=1, max_size=12).flatmap(lambda r: st.tuples(st.just(r), st.permutations(r))),
+    KINDS_OF_ADVANTAGE,
+)
+def test_the_order_of_a_group_changes_no_bit(case: tuple[list[float], list[float]], how: Advantage) -> None:
     rewards, mixed = case
-    assert dict(zip(rewards, relative(rewards), strict=True)) == dict(
-        zip(mixed, relative(mixed), strict=True)
+    assert dict(zip(rewards, relative(rewards, how), strict=True)) == dict(
+        zip(mixed, relative(mixed, how), strict=True)
     )
+
+
+@given(st.lists(USUAL, min_size=2, max_size=12), USUAL, KINDS_OF_ADVANTAGE)
+def test_what_all_have_in_common_is_no_advantage(rewards: list[float], more: float, how: Advantage) -> None:
+    rewards = [float(round(each)) for each in rewards]
+    moved = relative([each + round(more) for each in rewards], how)
+    assert moved == pytest.approx(relative(rewards, how), rel=1e-6, abs=1e-6)
+
+
+@given(st.lists(USUAL, min_size=2, max_size=12))
+def test_leaving_one_out_compares_with_the_mean_of_the_others(rewards: list[float]) -> None:
+    if min(rewards) < max(rewards):
+        others = [(math.fsum(rewards) - each) / (len(rewards) - 1) for each in rewards]
+        expected = [each - mean for each, mean in zip(rewards, others, strict=True)]
+        assert relative(rewards, Advantage.LEAVE_ONE_OUT) == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
 @given(st.lists(FINITE, min_size=1, max_size=12))
@@ -57,9 +102,9 @@ def test_any_finite_rewards_give_finite_advantages(rewards: list[float]) -> None
     assert all(abs(each) <= len(rewards) for each in relative(rewards))
 
 
-@given(FINITE, st.integers(1, 12))
-def test_equal_rewards_have_nothing_to_compare(score: float, count: int) -> None:
-    assert relative([score] * count) == [0.0] * count
+@given(FINITE, st.integers(1, 12), KINDS_OF_ADVANTAGE)
+def test_equal_rewards_have_nothing_to_compare(score: float, count: int, how: Advantage) -> None:
+    assert relative([score] * count, how) == [0.0] * count
 
 
 @given(st.lists(FINITE, max_size=5), st.sampled_from([math.inf, -math.inf, math.nan]), st.integers(0, 5))
@@ -91,6 +136,7 @@ def test_groups_do_not_mix() -> None:
     assert found["e", 0] == 0
     assert found["f", 0] > 0 > found["b", 0]
     assert group_of(summaries[4]) == ("execution", "e")
+    assert [group_name(summaries[n]) for n in (0, 2, 4)] == ["x", "task:x", "execution:e"]
 
 
 def test_leaving_nothing_is_worth_nothing_and_a_timeout_is_scored() -> None:

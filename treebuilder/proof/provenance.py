@@ -7,6 +7,7 @@ position in the tree, and a token that was sampled once is a target at most once
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +51,11 @@ class Logged:
         return next((flag for flag in _NEVER if flag in (self.row["capture_flags"] or ())), None)
 
 
-def check_provenance(view: View, logged: dict[Key, Logged]) -> None:
-    """`view` passed `check_alone`; `logged` are the calls of the execution's attempt."""
+def check_provenance(view: View, logged: dict[Key, Logged], known: Container[str]) -> None:
+    """`view` passed `check_alone`; `logged` are the calls of the execution's attempt.
+
+    Columns of links that the folder is too old to have, so not in `known`, are not looked at.
+    """
     say = view.complaints
     for key in logged.keys() - view.links.keys():
         say.require(False, "missing_call", f"{call(key)} is in the log and not in the tree")
@@ -59,7 +63,7 @@ def check_provenance(view: View, logged: dict[Key, Logged]) -> None:
         say.require(False, "extra_call", f"{call(key)} is in the tree and not in the log")
     for key in view.links:
         if key in logged:
-            _check_sampling(view, key, logged[key].row)
+            _check_sampling(view, key, logged[key].row, known)
     if not view.row["exact"]:
         with_ids = any(one.rebuilt is not None for one in logged.values())
         say.require(not with_ids, "exact", "has token ids in the log and was built from texts")
@@ -82,13 +86,15 @@ def check_provenance(view: View, logged: dict[Key, Logged]) -> None:
                 _check_run(view, node, owner, logged[owner], node in used or owner in quoted)
 
 
-def _check_sampling(view: View, key: Key, row: Row) -> None:
+def _check_sampling(view: View, key: Key, row: Row, known: Container[str]) -> None:
     told = {
         "temperature": row["temperature"],
         "logprob_quality": row["logprob_quality"] or "none",
         "sampling": _sampling(row),
     }
     for name, value in told.items():
+        if name not in known:
+            continue
         # A stored answer that is sent again is not sampled.
         expected = None if row["delivery_of"] is not None else value
         same = view.links[key][name] == expected

@@ -164,6 +164,12 @@ def execution_rows(
         return executions_of(_conform(table, SCHEMAS["executions"]))
 
 
+def columns_in(path: Path) -> set[str]:
+    """What a file has: an older gyre wrote fewer columns."""
+    with _reading(path):
+        return set(pq.read_schema(path).names)
+
+
 def stored(
     folder: TreesFolder, part: str, names: Collection[str] | None = None
 ) -> Iterator[tuple[dict[str, Any], Tables]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 
 from gyre.treebuilder.build import BuildReport, build_trees
 from gyre.treebuilder.offline.parts import Limits
+from gyre.treebuilder.store.folder import MANIFEST, checksum
 from tests.log.builders import Key, LogBuilder, growing_run, message
 from tests.trees.world.emit import View, write_log
 from tests.trees.world.story import Action, Story
@@ -69,6 +71,17 @@ def damage(path: Path, column: str) -> None:
         0xFF
     )
     path.write_bytes(content)
+
+
+def forget(out: Path, table: str, *columns: str) -> None:
+    """Make the files of a table what a gyre without these columns wrote."""
+    manifest = json.loads((out / MANIFEST).read_text())
+    for part in manifest["parts"]:
+        path = out / table / f"{part['name']}.parquet"
+        whole = pq.read_table(path, partitioning=None)
+        pq.write_table(whole.drop_columns(list(columns)), path)
+        part["checksums"][table] = checksum(path)
+    (out / MANIFEST).write_text(json.dumps(manifest))
 
 
 def build(log: LogBuilder, out: Path, **more: Any) -> BuildReport:

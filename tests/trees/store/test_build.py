@@ -16,11 +16,12 @@ from gyre.proxy.log.sealing.seal import seal
 from gyre.proxy.scores import Scored
 from gyre.treebuilder import build_trees, read_log, read_trees
 from gyre.treebuilder.errors import TreeError
+from gyre.treebuilder.offline import standing
 from gyre.treebuilder.offline.parts import Limits
 from gyre.treebuilder.options import Options, Rule
 from gyre.treebuilder.verify import verify_trees
 from tests.log.builders import LogBuilder, growing_run
-from tests.trees.store.logs import SMALL, build, files_in, go_on, times_in, write_some, write_told
+from tests.trees.store.logs import SMALL, build, files_in, forget, go_on, times_in, write_some, write_told
 from tests.trees.world.emit import View, in_commit_order, write_log
 from tests.trees.world.story import FEW, Story, stories
 
@@ -184,6 +185,55 @@ def test_the_temperature_of_a_call_goes_from_the_log_to_its_link(
         assert [link.temperature for link in links] == [0.7, None, 0.0, None]
         assert verify_trees(out.with_name(at)) == []
         seal(log.root)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (Sampling(), None),
+        (Sampling(1.0), None),
+        (Sampling(1.0, top_p=1.0), "neutral"),
+        (Sampling(0.7, 1.0, 0, 0.0, 0.0, 0.0, 1.0), "neutral"),
+        (Sampling(top_p=1.0, top_k=-1), "neutral"),
+        (Sampling(1.0, top_p=0.9), "changed"),
+        (Sampling(1.0, 1.0, top_k=20), "changed"),
+        (Sampling(1.0, top_k=20), "changed"),
+        (Sampling(1.0, 1.0, min_p=0.1), "changed"),
+        (Sampling(1.0, 1.0, presence_penalty=0.5), "changed"),
+        (Sampling(1.0, 1.0, frequency_penalty=-0.5), "changed"),
+        (Sampling(1.0, 1.0, repetition_penalty=1.1), "changed"),
+        (Sampling(1.0, repetition_penalty=1.1), "changed"),
+    ],
+)
+def test_a_link_says_whether_sampling_was_from_the_whole_distribution(
+    log: LogBuilder, out: Path, told: Sampling, expected: str | None
+) -> None:
+    worker = log.worker()
+    worker.call("a", sampling=told, logprob_quality="raw")
+    worker.call("b", None, None, execution="e2", sampling=told)
+    worker.call("c", None, None, execution="e2", sampling=told, delivery_of="b")
+    worker.close()
+    build(log, out)
+    links = [link for _, tree in read_trees(out) for link in tree.links]
+    assert [link.sampling for link in links] == [expected, expected, None]
+    assert [link.logprob_quality for link in links] == ["raw", "none", None]
+    assert verify_trees(out) == []
+
+
+def test_a_folder_of_an_earlier_schema_is_read_and_then_built_anew(
+    log: LogBuilder, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_some(log, "ab")
+    monkeypatch.setattr(standing, "SCHEMA_VERSION", 1)
+    build(log, out)
+    monkeypatch.undo()
+    forget(out, "links", "logprob_quality", "sampling")
+    links = [link for _, tree in read_trees(out) for link in tree.links]
+    assert {(link.logprob_quality, link.sampling) for link in links} == {(None, None)}
+    assert verify_trees(out) == []
+    assert build(log, out).rebuilt == 2
+    assert {link.logprob_quality for _, tree in read_trees(out) for link in tree.links} == {"sampled"}
+    assert build(log, out).rebuilt == 0
 
 
 def test_an_evaluation_has_no_targets(log: LogBuilder, out: Path) -> None:

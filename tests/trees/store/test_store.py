@@ -16,7 +16,7 @@ from gyre.treebuilder.errors import TreeError
 from gyre.treebuilder.offline.parts import Limits, shares, split
 from gyre.treebuilder.offline.survey import Found
 from gyre.treebuilder.options import Options
-from gyre.treebuilder.score import Scores
+from gyre.treebuilder.score import AttemptKey, Scores
 from gyre.treebuilder.store.encode import Built, joined, tables_of
 from gyre.treebuilder.store.folder import MANIFEST, Manifest, TreesFolder, create_folder
 from gyre.treebuilder.store.schema import TABLES
@@ -108,6 +108,23 @@ def test_executions_are_yielded_in_stored_order_without_those_that_were_skipped(
     ]:
         with pytest.raises(TreeError, match=text):
             trees.tree(name, attempt)
+
+
+def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
+    broken = Built(Made("broken").summary(skipped="its only call is torn"), None)
+    stored = store(tmp_path / "trees", [made("a"), broken], [made("b"), made("c"), made("b", attempt=1)])
+    trees = read_trees(stored.root)
+    assert trees.attempts("part-00000") == {("a", 0), ("broken", 0), ("b", 0), ("c", 0), ("b", 1)}
+
+    def found(*keys: AttemptKey) -> list[AttemptKey]:
+        pairs = list(trees.several(keys))
+        assert all(len(tree.nodes) == 18 for _, tree in pairs)
+        return [(summary.execution_id, tree.execution_attempt) for summary, tree in pairs]
+
+    assert found(("c", 0), ("a", 0)) == [("a", 0), ("c", 0)]
+    assert found(("b", 1)) == [("b", 1)]
+    assert found(("b", 1), ("b", 0), ("broken", 0), ("c", 1), ("d", 0)) == [("b", 0), ("b", 1)]
+    assert found() == []
 
 
 def test_blocks_of_texts_have_no_ids(tmp_path: Path) -> None:
