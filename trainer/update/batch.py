@@ -1,0 +1,60 @@
+"""A batch: some groups, dealt into updates, and the log-probabilities of the policy at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from gyre.trainer.data.tree import TrainTree
+from gyre.trainer.pack.piece import Floats32, Targets
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    parts: list[list[TrainTree]]
+    """What each of its updates trains on."""
+    old: dict[str, Floats32] = field(default_factory=dict)
+    """By execution, as `Targets.executions` names them: of each of its targets, in their order, the
+    log-probability at the batch's start. The first part has none: there the policy is the old one."""
+    start: dict[str, torch.Tensor] | None = None
+    """Trained weights at its start, where groups are still to be added."""
+
+    def forget(self, part: int) -> None:
+        """Old log-probabilities that no update needs any more."""
+        for name in {name_of(tree) for tree in self.parts[part]}:
+            self.old.pop(name, None)
+
+
+def deal(groups: Sequence[Sequence[TrainTree]], updates: int) -> list[list[TrainTree]]:
+    """The groups in order, cut into `updates` parts of nearly equal number; a group stays whole.
+
+    Executions are dealt where there are fewer groups than updates, and there are fewer parts where there
+    are fewer executions. No part is empty.
+    """
+    if len(groups) >= updates:
+        units = [list(group) for group in groups]
+    else:
+        units = [[tree] for group in groups for tree in group]
+    count = min(updates, len(units))
+    cuts = [len(units) * part // count for part in range(count + 1)] if count else [0]
+    return [[tree for unit in units[start:end] for tree in unit] for start, end in pairwise(cuts)]
+
+
+def name_of(tree: TrainTree) -> str:
+    """As `Targets.executions` has it."""
+    return f"{tree.execution_id}#{tree.attempt}" if tree.attempt else tree.execution_id
+
+
+def by_execution(targets: Targets, logprobs_T: Floats32) -> dict[str, Floats32]:
+    """Cut into the runs of the executions: they stand one after the other."""
+    ends = np.cumsum(np.bincount(targets.execution_T, minlength=len(targets.executions)))
+    return dict(zip(targets.executions, np.split(logprobs_T, ends[:-1]), strict=True))
+
+
+def in_order(targets: Targets, old: Mapping[str, Floats32]) -> Floats32:
+    """The other way: (T,)."""
+    return np.concatenate([old[name] for name in targets.executions])

@@ -1,0 +1,145 @@
+"""The folder of a run: who may write it, and how a checkpoint comes into being whole or not at all.
+
+    OUT/train.toml                     settings as resolved; `run.json`: versions, inputs, revision
+    OUT/metrics.jsonl, tensorboard/    a line and an event per update
+    OUT/checkpoints/update-000010/     see `checkpoint.py`
+    OUT/latest                         a link to the newest checkpoint
+
+A checkpoint is written beside its place under a name with a dot, brought to the disk, renamed, and named
+by `latest`; only then are older ones taken away, by the opposite way: renamed to a name with a dot, and
+removed. What starts with a dot is a leftover of something that was killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gyre.proxy.log.folder import sync_dir
+from gyre.trainer.errors import TrainError
+
+LATEST = "latest"
+LOCK = "train.lock"
+_NAME = re.compile(r"update-(\d{6,})")
+_LEFT = re.compile(r"\.(update-\d{6,}\.(writing|removing)|latest\.new|.*\.tmp)")
+
+Observer = Callable[[str], None]
+"""Told where the work stands, as `model written`. Tests kill the process there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    root: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def place(self, update: int) -> Path:
+        return self.checkpoints / f"update-{update:06d}"
+
+    def all(self) -> list[Path]:
+        """Whole checkpoints, oldest first."""
+        if not self.checkpoints.is_dir():
+            return []
+        found = [path for path in self.checkpoints.iterdir() if _NAME.fullmatch(path.name)]
+        return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+
+    def newest(self) -> Path | None:
+        return next(reversed(self.all()), None)
+
+    def has_run(self) -> bool:
+        """Whether anything lies here that a new run would overwrite."""
+        return self.root.exists() and any(path.name != LOCK for path in self.root.iterdir())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder, hold the right to write it, and sweep what a killed run left.
+
+        Raises:
+            TrainError: another process has it, or it cannot be written.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.root / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as problem:
+            raise TrainError(f"`{self.root}` cannot be written: {problem.strerror}") from problem
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise TrainError(f"another process trains into `{self.root}`") from None
+            self._sweep()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def write_file(self, name: str, content: bytes) -> None:
+        """Replace a small file at once and for good."""
+        temporary = self.root / f".{name}.tmp"
+        temporary.write_bytes(content)
+        _sync(temporary)
+        temporary.replace(self.root / name)
+        sync_dir(self.root)
+
+    def write_checkpoint(
+        self, update: int, fill: Callable[[Path], None], *, keep: int, at: Observer = lambda _: None
+    ) -> Path:
+        """`fill` writes into an empty folder, which then is the newest checkpoint.
+
+        Raises:
+            TrainError: it could not be written. All that was there is as it was.
+        """
+        place = self.place(update)
+        temporary = self.checkpoints / f".{place.name}.writing"
+        try:
+            self._write(place, temporary, fill, at)
+            self._retain(keep)
+        except OSError as problem:
+            shutil.rmtree(temporary, ignore_errors=True)
+            text = f"the checkpoint `{place}` could not be written: {problem.strerror or problem}"
+            raise TrainError(text, "make room and go on with `--resume`") from problem
+        return place
+
+    def _write(self, place: Path, temporary: Path, fill: Callable[[Path], None], at: Observer) -> None:
+        temporary.mkdir(parents=True)
+        fill(temporary)
+        for path in sorted(temporary.rglob("*")):
+            sync_dir(path) if path.is_dir() else _sync(path)
+        sync_dir(temporary)
+        at("checkpoint before rename")
+        temporary.rename(place)
+        sync_dir(self.checkpoints)
+        at("checkpoint renamed")
+        link = self.root / f".{LATEST}.new"
+        link.unlink(missing_ok=True)
+        link.symlink_to(place.relative_to(self.root))
+        link.replace(self.root / LATEST)
+        sync_dir(self.root)
+        at("checkpoint named")
+
+    def _retain(self, keep: int) -> None:
+        for path in self.all()[:-keep]:
+            doomed = path.with_name(f".{path.name}.removing")
+            path.rename(doomed)
+            shutil.rmtree(doomed)
+
+    def _sweep(self) -> None:
+        for folder in (self.root, self.checkpoints):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                if _LEFT.fullmatch(path.name):
+                    path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,66 @@
+"""A line of JSON and an event of TensorBoard per update.
+
+Names and meanings are in docs/training.md. A run that goes on from a checkpoint takes back what was written
+after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedWriter
+from pathlib import Path
+from typing import Any
+
+import orjson
+from torch.utils.tensorboard import SummaryWriter
+
+from gyre.trainer.update.folder import RunFolder
+from gyre.trainer.update.report import UpdateReport
+
+LINES = "metrics.jsonl"
+EVENTS = "tensorboard"
+
+
+class Metrics:
+    """`write` is to be called once per update, in order."""
+
+    def __init__(self, lines: BufferedWriter, events: SummaryWriter) -> None:
+        self._lines = lines
+        self._events = events
+
+    def write(self, report: UpdateReport, place: dict[str, int]) -> None:
+        """`place`: where the update was in the data."""
+        numbers = report.metrics()
+        line = {"update": report.update, **place, "skipped": report.skipped, **numbers}
+        self._lines.write(orjson.dumps(line | {"versions": dict(report.versions)}) + b"\n")
+        self._lines.flush()
+        for name, value in numbers.items():
+            self._events.add_scalar(name, value, report.update)
+        self._events.flush()
+
+
+@contextmanager
+def metrics(folder: RunFolder, update: int) -> Iterator[Metrics]:
+    """For updates after this one; what is there of later ones is removed."""
+    _cut(folder, update)
+    events = SummaryWriter(str(folder.root / EVENTS), purge_step=update + 1)
+    try:
+        with (folder.root / LINES).open("ab") as lines:
+            yield Metrics(lines, events)
+    finally:
+        events.close()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Those that are whole: the last one of a killed run may not be."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [orjson.loads(line) for line in lines]
+
+
+def _cut(folder: RunFolder, update: int) -> None:
+    lines = read_lines(folder.root / LINES)
+    kept = [orjson.dumps(line) + b"\n" for line in lines if line["update"] <= update]
+    folder.write_file(LINES, b"".join(kept))
