@@ -50,6 +50,7 @@ class Processes:
         self.is_main = self.rank == 0
         self.can_redo = True
         self._mesh = init_device_mesh(device, (self.size,))
+        self._sharded: dict[nn.Module, Sharded] = {}
 
     def sum_(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor)
@@ -66,12 +67,12 @@ class Processes:
         self.max(0.0)
 
     def shard(self, policy: Policy, *, alike: bool) -> None:
-        Sharded(policy, self._mesh, self, alike=alike)
+        self._sharded[policy.model] = Sharded(policy, self._mesh, self, alike=alike)
         self.can_redo = self.can_redo and not alike
 
-    def passes(self, policy: Policy, *, grad: bool) -> AbstractContextManager[None]:
-        sharded = policy.body
-        return sharded.passes(grad=grad) if isinstance(sharded, Sharded) else nullcontext()
+    def passes(self, model: nn.Module, *, grad: bool) -> AbstractContextManager[None]:
+        sharded = self._sharded.get(model)
+        return sharded.passes(grad=grad) if sharded else nullcontext()
 
     def norm(self, grads: Sequence[Tensor]) -> float:
         return float(_full(nn.utils.get_total_norm(grads))) if grads else 0.0

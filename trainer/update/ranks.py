@@ -46,20 +46,20 @@ class Ranks(Protocol):
         """
         ...
 
-    def passes(self, policy: Policy, *, grad: bool) -> AbstractContextManager[None]:
+    def passes(self, model: nn.Module, *, grad: bool) -> AbstractContextManager[None]:
         """Around the passes of an update, of which each process has its own number, or none.
 
-        With `grad`, once it is left without an error, gradients are sums over all processes. Where one of
-        them is out of memory and `can_redo`, all leave it with `torch.OutOfMemoryError` or that one's own
-        error, and without any gradient.
+        With `grad`, once it is left without an error, gradients are sums over all processes. Within it a
+        process may call nothing else of this face.
         """
         ...
 
     @property
     def can_redo(self) -> bool:
-        """Whether an update for which the memory did not suffice can be done again, by smaller pieces.
+        """Whether one process may leave `passes` by an error, as when its memory is full.
 
-        Not where the others wait for this one's part of a layer: it can only end, and with it all of them.
+        Gradients are then worthless, and the others have still to be told of it. Where it may not, they
+        wait for its part of a layer: it can only end, and with it all of them.
         """
         ...
 
@@ -110,7 +110,7 @@ class OneProcess:
     def barrier(self) -> None:
         pass
 
-    def passes(self, policy: Policy, *, grad: bool) -> AbstractContextManager[None]:
+    def passes(self, model: nn.Module, *, grad: bool) -> AbstractContextManager[None]:
         return nullcontext()
 
     def norm(self, grads: Sequence[Tensor]) -> float:
@@ -126,9 +126,3 @@ class OneProcess:
     def leave(self, code: int) -> None:
         pass
 
-
-def out_of_memory(error: BaseException) -> bool:
-    """Of a device, or of the machine: torch has no class of its own for that one."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )

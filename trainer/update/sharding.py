@@ -29,7 +29,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from gyre.trainer.passes.policy import Policy
-from gyre.trainer.update.ranks import out_of_memory
 
 _TOKENS = 8
 """Of a pass without a gradient of its own; more than one, which some recurrent layers compute otherwise."""
@@ -78,21 +77,18 @@ class Sharded:
     @contextmanager
     def _gathered(self, *, grad: bool) -> Iterator[None]:
         self._gather()
-        failure: Exception | None = None
+        done = False
         try:
             yield
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise  # this process ends, and torchrun ends the others
-            failure = error
-        failed = self._agree.any(failure is not None)
-        if grad:
-            self._add_up()
-        self._drop()
-        if failed:
-            for parameter in self._root.parameters():
-                parameter.grad = None
-            raise failure or torch.OutOfMemoryError("another process ran out of memory")
+            done = True
+        finally:
+            # Not done: one of these has no memory left, and the others need not know yet.
+            if self._agree.any(not done):
+                self._whole.reset_iter_state()
+                self._gather()
+            if grad:
+                self._add_up()
+            self._drop()
 
     def _gather(self) -> None:
         self._whole.set_reshard_after_forward(False)
