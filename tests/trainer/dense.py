@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from gyre.trainer.pack.piece import Piece
 from gyre.trainer.passes.run import LossPart, PassOutput
@@ -55,3 +55,35 @@ class Dense:
         if self.model.config.model_type == "mistral":
             return near_NN[None, None]
         return {"full_attention": sees_NN[None, None], "sliding_attention": near_NN[None, None]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked:
+    """A `TreePass` token by token with the library's own cache, for models of full attention."""
+
+    model: PreTrainedModel
+    hand_back: bool = True
+    """False, planted: what comes before a branch point is a constant for what comes after."""
+
+    def __call__(self, piece: Piece, temperature_K: torch.Tensor, loss: LossPart | None = None) -> PassOutput:
+        with torch.set_grad_enabled(loss is not None):
+            rows_KV = (self._logits(piece)[piece.source_K] / temperature_K[:, None]).log_softmax(-1)
+            logprobs_K = rows_KV.gather(1, torch.from_numpy(piece.label_K)[:, None])[:, 0]
+            value = torch.zeros(()) if loss is None else loss(logprobs_K, torch.arange(len(logprobs_K)))
+        if loss is not None:
+            value.backward()
+        return PassOutput(logprobs_K=logprobs_K.detach(), entropy_K=logprobs_K.detach(), loss=value.item())
+
+    def _logits(self, piece: Piece) -> torch.Tensor:
+        """(N, V)"""
+        rows: list[torch.Tensor] = []
+        kept: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+        for index, parent in enumerate(piece.parent_N.tolist()):
+            before = kept[parent] if parent >= 0 else []
+            if parent != index - 1 and not self.hand_back:
+                before = [(key.detach(), value.detach()) for key, value in before]
+            cache = DynamicCache(before) if before else DynamicCache()
+            ids = torch.tensor([[int(piece.input_ids_N[index])]])
+            rows.append(self.model(input_ids=ids, cache=cache, use_cache=True).logits[0, 0])
+            kept.append([(layer.keys, layer.values) for layer in cache.layers])
+        return torch.stack(rows)

@@ -67,7 +67,7 @@ def truth(
     model.zero_grad(set_to_none=True)
     logprobs_T = logprobs(model, trees)
     value = objective(answers(trees), loss, logprobs_T, old_T.double(), reference_T)
-    value.loss.backward()
+    (value.loss + 0 * logprobs_T.sum()).backward()  # all may be clipped
     return Truth(value=value, logprobs_T=logprobs_T.detach(), gradients=gradients(model))
 
 
