@@ -42,7 +42,7 @@ def train_tree(
     """The admitted nodes of a tree.
 
     Raises:
-        ValueError: the tree contradicts itself: nothing of it may be trained.
+        LookupError, ValueError: the tree contradicts itself: nothing of it may be trained.
     """
     made = _Making({link.call: link for link in tree.links}, _owners(tree))
     for node in tree.nodes:
@@ -73,12 +73,14 @@ class _Making:
     """Stored node -> (index of the node that it ends with, length of its path)."""
 
     def add(self, node: Node) -> None:
-        parent, depth = (-1, 0) if node.parent_id is None else self._ends.get(node.parent_id, (-1, -1))
+        parent, depth = (-1, 0) if node.parent_id is None else self._ends[node.parent_id]
         _check(node, depth)
         for start, end, is_target in _cut(node, at_root=depth == 0):
             target = self._target(node, start) if is_target else None
             self.lacks.source += node.target and not is_target
-            self.nodes.append(TrainNode(parent=parent, token_ids=node.token_ids[start:end], target=target))
+            # A copy: a view would keep the whole row group in memory that was read for it.
+            ids = node.token_ids[start:end].copy()
+            self.nodes.append(TrainNode(parent=parent, token_ids=ids, target=target))
             parent = len(self.nodes) - 1
             if is_target:
                 self.longest = max(self.longest, depth + end - 1)
@@ -89,7 +91,7 @@ class _Making:
         temperature = _temperature(link)
         logprobs = _logprobs(node)
         run = TargetRun(
-            logprobs=None if logprobs is None else logprobs[start:],
+            logprobs=None if logprobs is None else logprobs[start:].copy(),
             temperature=temperature or 1.0,
             trajectory=self.owners[node.node_id],
             versions=_versions(node, start),

@@ -5,6 +5,7 @@ What is known of each execution as a whole is in memory; its tree only while it 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from gyre.treebuilder.score import AttemptKey, advantages, group_name, left_out,
 from gyre.treebuilder.store.read import Trees, read_trees
 from gyre.treebuilder.summary import ExecutionSummary
 
+_LOG = logging.getLogger(__name__)
 _NAMED = 3
 """So many executions are named where something is wrong with many."""
 
@@ -116,6 +118,7 @@ def read_groups(source: str | Path | Trees, settings: TrainSettings) -> TrainDat
     _require_any(data, settings)
     if settings.loss.importance is not Importance.OFF:
         _require_logprobs(data)
+        _warn_of_incomparable(data.census)
     return data
 
 
@@ -174,19 +177,22 @@ def _census(executions: int, groups: list[Group], reasons: dict[str, int]) -> Ce
 def _require_any(data: TrainData, settings: TrainSettings) -> None:
     census, path = data.census, data.path
     if not census.executions:
-        hint = "record some through `gyre proxy`, then `gyre-trees build`"
+        hint = "record some with `gyre proxy`, then run `gyre-trees build` again"
         raise TrainError(f"there are no executions in `{path}`", hint)
     if not census.trained:
-        why = ", ".join(f"{count} {reason}" for reason, count in census.left_out.items())
-        raise TrainError(
-            f"none of the {census.executions} executions in `{path}` can be trained: {why}", _HINT
-        )
+        why = ", ".join(f"{reason} {count}" for reason, count in census.left_out.items())
+        text = f"of {census.executions} executions in `{path}` none can be trained: {why}"
+        raise TrainError(text, _SCORE if "no_score" in census.left_out else _SHOW)
     if census.alike == census.groups and not settings.loss.kl:
-        text = f"no group in `{path}` has executions of different rewards, so there is nothing to learn"
-        raise TrainError(text, "name their group with `gyre log score --group`, then build again")
+        alone = all(len(group.members) == 1 for group in data.groups)
+        text = "no execution has another to be compared with" if alone else "all rewards of a group are equal"
+        raise TrainError(f"there is nothing to learn from `{path}`: {text}", _GROUP if alone else _MORE)
 
 
-_HINT = "score executions with `gyre log score`, or give scores with `gyre-trees build --scores`"
+_SCORE = "score them with `gyre log score`, or give scores with `gyre-trees build --scores FILE`; build again"
+_SHOW = "`gyre-trees show DIR EXECUTION` tells more of one"
+_GROUP = "say which belong together, `gyre log score --group`, and build again"
+_MORE = "record more executions of each group, or of tasks that are neither always nor never solved"
 
 
 def _require_logprobs(data: TrainData) -> None:
@@ -196,3 +202,14 @@ def _require_logprobs(data: TrainData) -> None:
         named = ", ".join(f"`{name}`" for name in bare[:_NAMED])
         text = f"targets of {named}{more} have no log-probabilities to weigh them with"
         raise TrainError(text, 'set `importance = "off"` in `[train.loss]` to train without')
+
+
+def _warn_of_incomparable(census: Census) -> None:
+    count = census.lacks.comparable
+    if count:
+        text = (
+            "%d of %d targets have log-probabilities that are not, or not known to be, of the plain softmax "
+            "at their temperature (top_p and the like were set, or an earlier gyre built the trees): they "
+            "get importance weight 1"
+        )
+        _LOG.warning(text, count, census.targets)
