@@ -16,6 +16,7 @@ from gyre.cli.engine import engine
 from gyre.cli.log import app as log
 from gyre.cli.proxy import proxy
 from gyre.cli.run import run
+from gyre.cli.train import train
 from gyre.cli.trees import app as trees
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ app.command()(proxy)
 app.command()(engine)
 app.command()(doctor)
 app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command()(train)
 app.add_typer(log)
 app.add_typer(trees)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gyre.cli import output
+from gyre.cli.stop import Stop, interruptible
 from gyre.cli.units import bytes_of, seconds_of
 from gyre.trainer.rollout.harness import Harness, wants
 
@@ -163,7 +162,7 @@ def run(
         evaluation=evaluation or None,
     )
     where = Where(proxy, upstream or [], logs.resolve())
-    with interruptible() as stop:
+    with interruptible("ending what runs; again: at once") as stop:
         if many:
             folder = tasks or task
             assert folder
@@ -278,33 +277,6 @@ def with_model(options: Options, control: Control) -> Options:
         return options
     model = control.model(options.model)
     return replace(options, model=options.model or model.name, context=options.context or model.context)
-
-
-class Stop(threading.Event):
-    """Set when the user wants an end."""
-
-    code = 0
-    """Exit code then."""
-
-
-@contextmanager
-def interruptible() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM end the executions in order, the second one leaves that to their supervisors."""
-    stop = Stop()
-
-    def asked(number: int, frame: object) -> None:
-        if stop.code:
-            os._exit(stop.code)
-        stop.code = 128 + number
-        stop.set()
-        os.write(2, b"ending what runs; again: at once\n")
-
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _require(sense: bool, message: str) -> None:

@@ -39,9 +39,14 @@ def deal(groups: Sequence[Sequence[TrainTree]], updates: int) -> list[list[Train
         units = [list(group) for group in groups]
     else:
         units = [[tree] for group in groups for tree in group]
-    count = min(updates, len(units))
+    count = number_of_parts(len(groups), len(units), updates)
     cuts = [len(units) * part // count for part in range(count + 1)] if count else [0]
     return [[tree for unit in units[start:end] for tree in unit] for start, end in pairwise(cuts)]
+
+
+def number_of_parts(groups: int, executions: int, updates: int) -> int:
+    """How many updates a batch has; `executions` does not matter where there are groups enough."""
+    return updates if groups >= updates else min(updates, executions)
 
 
 def name_of(tree: TrainTree) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gyre.elastic.engine.models.quiet import quietly
+from gyre.elastic.engine.models.tiny import make_tiny
 from gyre.trainer.config import as_table, flat
 from gyre.trainer.errors import TrainError
 from gyre.trainer.settings import TrainSettings
@@ -95,15 +96,16 @@ def write(
     *,
     model: PreTrainedModel,
     weights: dict[str, Tensor] | None,
-    source: Path,
+    source: Path | None,
     saved: Saved,
     at: Observer = lambda _: None,
 ) -> None:
-    """Fill an empty folder. `weights` replace the model's own, where those are sharded."""
+    """Fill an empty folder. `weights` replace the model's own, where those are sharded; `source` is the folder
+    of the model that training began with, None for `tiny`."""
     place = folder / MODEL
     with quietly():
         model.save_pretrained(place, state_dict=weights)
-    copy_tokenizer(source, place)
+    _copy_tokenizer(source, place)
     at("checkpoint model")
     save_file(saved.optimizer | random_states(), folder / OPTIMIZER)
     at("checkpoint optimizer")
@@ -148,7 +150,10 @@ def require_same(state: State, settings: TrainSettings, inputs: Mapping[str, str
     return [f"`{name}` is {now[name]!r} from here on; it was {before.get(name)!r}" for name in changed]
 
 
-def copy_tokenizer(source: Path, target: Path) -> None:
+def _copy_tokenizer(source: Path | None, target: Path) -> None:
+    if source is None:
+        make_tiny().tokenizer.save_pretrained(target)
+        return
     for pattern in TOKENIZER:
         for path in source.glob(pattern):
             if path.is_file():

@@ -1,6 +1,6 @@
 """The folder of a run: who may write it, and how a checkpoint comes into being whole or not at all.
 
-    OUT/train.toml                     settings as resolved; `run.json`: versions, inputs, revision
+    OUT/train.toml, run.json           settings as resolved; inputs, versions, revision
     OUT/metrics.jsonl, tensorboard/    a line and an event per update
     OUT/checkpoints/update-000010/     see `checkpoint.py`
     OUT/latest                         a link to the newest checkpoint
@@ -58,9 +58,21 @@ class RunFolder:
         """Whether anything lies here that a new run would overwrite."""
         return self.root.exists() and any(path.name != LOCK for path in self.root.iterdir())
 
+    def require(self, *, resume: bool) -> None:
+        """Raises TrainError for a folder that a new run would overwrite, or that there is nothing in to resume."""
+        if resume and not self.has_run():
+            raise TrainError(
+                f"there is no run in `{self.root}` to go on with", "leave `--resume` out to begin one"
+            )
+        if not resume and self.has_run():
+            text = f"`{self.root}` is not empty, and nothing in it is overwritten"
+            raise TrainError(text, "`--resume` goes on with the run there; for another one give a new folder")
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder, hold the right to write it, and sweep what a killed run left.
+
+        If nothing was written in the end, the folder is gone again.
 
         Raises:
             TrainError: another process has it, or it cannot be written.
@@ -77,8 +89,17 @@ class RunFolder:
                 raise TrainError(f"another process trains into `{self.root}`") from None
             self._sweep()
             yield
+            self._forget()
+        except TrainError:
+            self._forget()
+            raise
         finally:
             os.close(descriptor)
+
+    def _forget(self) -> None:
+        if not self.has_run():
+            (self.root / LOCK).unlink(missing_ok=True)
+            self.root.rmdir()
 
     def write_file(self, name: str, content: bytes) -> None:
         """Replace a small file at once and for good."""

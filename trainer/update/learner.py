@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
 import torch
@@ -43,16 +43,23 @@ class _DoesNotFit(Exception):
     """Into memory, but half the budget might."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Network:
     """A model and the way in which trees are run through it."""
 
     policy: Policy
-    run: TreePass
+    make: Callable[[int], TreePass]
+    """The pass for a token budget."""
+    _made: dict[int, TreePass] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
         return self.policy.device
+
+    def tree_pass(self, budget: int) -> TreePass:
+        if budget not in self._made:
+            self._made = {budget: self.make(budget)}
+        return self._made[budget]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -198,9 +205,10 @@ class Learner:
     def _score(self, network: Network, targets: Targets, pieces: list[Piece]) -> torch.Tensor:
         """Log-probabilities of all targets, (T,) fp32, without gradient."""
         logprobs_T = torch.zeros(len(targets), device=network.device)
+        tree_pass = network.tree_pass(self.progress.token_budget)
 
         def run(piece: Piece) -> None:
-            out = network.run(piece, _temperatures(targets, piece, network.device))
+            out = tree_pass(piece, _temperatures(targets, piece, network.device))
             logprobs_T[_place(piece, network.device)] = out.logprobs_K
 
         self._each(network.policy, pieces, run, grad=False)
@@ -211,11 +219,12 @@ class Learner:
         """Gradients of the whole update, summed over targets and ranks, not divided yet."""
         device, targets = self.network.device, objective.targets
         sums = _Sums(logprobs_T=torch.zeros(len(targets), device=device))
+        tree_pass = self.network.tree_pass(self.progress.token_budget)
 
         def run(piece: Piece) -> None:
             self._at("piece")
             place_K = _place(piece, device)
-            out = self.network.run(piece, _temperatures(targets, piece, device), objective.part(place_K))
+            out = tree_pass(piece, _temperatures(targets, piece, device), objective.part(place_K))
             sums.logprobs_T[place_K] = out.logprobs_K
             sums.entropy += float(out.entropy_K.sum(dtype=torch.float64))
             sums.loss += out.loss

@@ -125,4 +125,3 @@ class OneProcess:
 
     def leave(self, code: int) -> None:
         pass
-

@@ -1,0 +1,36 @@
+"""What a signal does to a command that has something to bring to an end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Stop(threading.Event):
+    """Set when the user wants an end."""
+
+    code = 0
+    """Exit code then."""
+
+
+@contextmanager
+def interruptible(told: str) -> Iterator[Stop]:
+    """Ctrl-C and SIGTERM set it and say `told`; the second one ends the process on the spot."""
+    stop = Stop()
+
+    def asked(number: int, frame: object) -> None:
+        if stop.code:
+            os._exit(stop.code)
+        stop.code = 128 + number
+        stop.set()
+        os.write(2, told.encode() + b"\n")
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

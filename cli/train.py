@@ -1,0 +1,141 @@
+"""`gyre train`: a folder of trees makes a model better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gyre.cli import output
+from gyre.cli.stop import Stop, interruptible
+
+if TYPE_CHECKING:
+    from gyre.trainer.settings import TrainSettings
+    from gyre.trainer.train import Outcome
+    from gyre.trainer.update.ranks import Ranks
+    from gyre.trainer.update.report import UpdateReport
+
+SCHEMA = 1
+
+
+def train(
+    trees: Annotated[Path, typer.Option(help="Folder that `gyre trees build` wrote.", show_default=False)],
+    model: Annotated[
+        str,
+        typer.Option(help="What is trained: a Hugging Face folder, `smollm2`, `tiny`.", show_default=False),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder for checkpoints and metrics: a new one.", show_default=False)
+    ],
+    config: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with a table [train].", metavar="FILE", show_default="defaults"),
+    ] = None,
+    max_updates: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many updates.", show_default="all of the data")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, from its newest checkpoint.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and what it takes. Writes nothing.")
+    ] = False,
+    json: output.JsonOption = False,
+    verbose: output.VerboseOption = False,
+    quiet: output.QuietOption = False,
+) -> None:
+    """Train a model on trees: exact passes over shared prefixes, GSPO by execution."""
+    from gyre.elastic.packaged import require_packages
+    from gyre.trainer.config import load_config
+
+    settings = load_config(config, {"max_updates": max_updates})
+    require_packages("train", "torch", "transformers", "safetensors", "tensorboard")
+    if dry_run:
+        _dry(trees, model, settings, json)
+        return
+    from gyre.trainer.update.processes import start
+
+    ranks = start(settings.device)
+    if not ranks.is_main:
+        output.manner.quiet = True
+    with interruptible("stopping after the piece under way; again: at once") as stop:
+        outcome = _train(trees, model, out, settings, resume, ranks, stop)
+    if ranks.is_main:
+        _print_outcome(outcome, out, json)
+    ranks.leave(stop.code)
+    raise typer.Exit(stop.code)
+
+
+def _train(
+    trees: Path, model: str, out: Path, settings: TrainSettings, resume: bool, ranks: Ranks, stop: Stop
+) -> Outcome:
+    from gyre.trainer.train import Watch
+    from gyre.trainer.train import train as run
+
+    with _shown() as updated:
+        watch = Watch(tell=output.say, updated=updated, stop=stop.is_set)
+        return run(trees, model, out, settings, resume=resume, ranks=ranks, watch=watch)
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[UpdateReport, int], None]]:
+    """A bar for who watches, a line per update for a log."""
+    with output.counting("training") as count:
+
+        def updated(report: UpdateReport, total: int) -> None:
+            count(report.update, total)
+            if not output.shows_progress():
+                output.say(_line(report, total))
+
+        yield updated
+
+
+def _line(report: UpdateReport, total: int) -> str:
+    numbers = report.metrics()
+    what = f"loss {report.loss:+.4f} · gradient {report.grad_norm:.3g}"
+    if report.skipped != "no":
+        what = f"skipped: {report.skipped}"
+    return f"update {report.update}/{total} · {what} · {numbers['tokens/per_s']:,.0f} tokens/s"
+
+
+def _print_outcome(outcome: Outcome, out: Path, json: bool) -> None:
+    model = outcome.checkpoint / "model" if outcome.checkpoint else None
+    if json:
+        output.print_json(
+            {
+                "schema": SCHEMA,
+                "updates": outcome.updates,
+                "total_updates": outcome.total,
+                "interrupted": outcome.interrupted,
+                "bad_updates": outcome.bad,
+                "checkpoint": outcome.checkpoint,
+                "model": model,
+                "metrics": out / "metrics.jsonl",
+                "last": outcome.last.metrics() if outcome.last else None,
+            }
+        )
+        return
+    rows: list[tuple[str, object]] = [
+        ("updates", outcome.updates),
+        ("of", outcome.total),
+        ("not finite", outcome.bad),
+        ("model", model or "none: stopped before the first update"),
+        ("metrics", out / "metrics.jsonl"),
+    ]
+    output.print_table("interrupted" if outcome.interrupted else "trained", ("", ""), rows)
+
+
+def _dry(trees: Path, model: str, settings: TrainSettings, json: bool) -> None:
+    from gyre.trainer.plan import make_plan
+
+    plan = make_plan(trees, model, settings)
+    if json:
+        output.print_json({"schema": SCHEMA, **plan.as_json()})
+        return
+    print(plan.toml)
+    for title, rows in plan.tables().items():
+        output.print_table(title, ("", ""), rows)
+        print()

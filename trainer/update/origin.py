@@ -1,0 +1,66 @@
+"""What a run was made of: inputs by digest, versions, revision."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from gyre.elastic.engine.models import folder, smollm2
+from gyre.elastic.engine.models.tiny import TINY
+from gyre.elastic.packaged import SMOLLM2
+from gyre.treebuilder.store.folder import MANIFEST
+
+_PACKAGES = ("torch", "transformers", "safetensors", "numpy")
+
+
+def inputs(trees: Path, model: str) -> dict[str, str]:
+    """Digests of what is trained on and from. Weights are told by the sizes of their files."""
+    return {"trees": xxhash.xxh3_128_hexdigest((trees / MANIFEST).read_bytes()), "model": _model(model)}
+
+
+def versions() -> dict[str, Any]:
+    found = {"gyre": version("gyre-rl"), "python": platform.python_version(), "revision": _revision()}
+    return found | {name: version(name) for name in _PACKAGES}
+
+
+def model_folder(model: str) -> Path | None:
+    """Where its files are; None: it is made, not read. Raises EngineError for what is no model."""
+    if model == TINY:
+        return None
+    if model == SMOLLM2:
+        return smollm2.rebuilt(lambda _: None)
+    path = Path(model).expanduser()
+    folder.require(path)
+    return path
+
+
+def _model(model: str) -> str:
+    place = model_folder(model)
+    if place is None:
+        return model
+    digest = xxhash.xxh3_128()
+    for path in sorted([*place.glob("*.safetensors"), *place.glob("*.json")]):
+        digest.update(f"{path.name} {path.stat().st_size} ".encode())
+    digest.update((place / "config.json").read_bytes())
+    return digest.hexdigest()
+
+
+def _revision() -> str | None:
+    """Of the checkout that gyre runs from; None for an installed package, which may lie in another's."""
+    here = Path(__file__).resolve()
+    if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+        return None
+    return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
+    except OSError:  # there is none
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
