@@ -1,0 +1,203 @@
+"""Attention of a run of tokens to its path: keys and values of ancestors are kept, gradients handed back.
+
+Every attention layer has one memory for keys and values, indexed by depth, which visits write and read in
+place: a branch overwrites the one before it, no visit copies its prefix. A memory of the same shape gathers
+what the keys and values of a path were given as gradients by all that hangs on them; a visit takes out its
+own when its backward pass gets there.
+
+Shapes: S tokens of a visit, H query heads, K key heads, D head_dim, C tokens of a memory, L keys that are
+seen, R rows of a block of queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
+
+from gyre.trainer.pack.piece import Piece
+from gyre.trainer.passes.visits import Visit
+
+ROWS = 256
+"""Queries that are computed at once, each block with the keys up to its end: masked out is then at most
+half of ROWS keys a query. Measured on CPU for S = 300 to 1500: as fast as a causal pass of its own."""
+
+
+class PathMemory:
+    """Keys, values and their gradients on the way from a root to the visit that is computed."""
+
+    def __init__(self, piece: Piece, *, capacity: int, gradients: bool) -> None:
+        self.visit: Visit
+        """The one that is computed."""
+        self._piece = piece
+        self._capacity = capacity
+        self._gradients = gradients
+        self._layers: dict[int, _Layer] = {}
+        self._bands: dict[int | None, torch.Tensor] = {}
+        self._trees: dict[int | None, torch.Tensor] = {}
+
+    def enter(self, visit: Visit) -> None:
+        """What is computed from now on."""
+        self.visit = visit
+        self._trees.clear()
+
+    def attend(
+        self,
+        layer: int,
+        query_1HSD: torch.Tensor,
+        key_1KSD: torch.Tensor,
+        value_1KSD: torch.Tensor,
+        *,
+        scaling: float | None,
+        window: int | None,
+    ) -> torch.Tensor:
+        """(1, S, H, D): the visit's tokens to their ancestors and themselves."""
+        memory = self._layers.get(layer)
+        if memory is None:
+            memory = self._layers[layer] = _Layer(key_1KSD, value_1KSD, self._capacity, self._gradients)
+        depth = self.visit.depth
+        low = 0 if window is None else max(0, depth - window + 1)
+        key_1KLD, value_1KLD = _Append.apply(key_1KSD, value_1KSD, memory, low, self.visit)  # type: ignore[no-untyped-call]
+        if self.visit.run and low == depth and (window is None or len(self.visit) <= window):
+            out_1HSD = F.scaled_dot_product_attention(
+                query_1HSD, key_1KLD, value_1KLD, is_causal=True, scale=scaling, enable_gqa=True
+            )
+            return out_1HSD.transpose(1, 2)
+        rows = _Rows(query_1HSD, key_1KLD, value_1KLD, depth - low, scaling)
+        if not self.visit.run:
+            return rows.attend(0, len(self.visit), 0, self._tree(query_1HSD, window)[:, low:])
+        if window is None and query_1HSD.is_cuda:
+            return rows.attend(
+                0, len(self.visit), 0, causal_lower_right(len(self.visit), depth + len(self.visit))
+            )
+        return torch.cat([rows.attend(*block) for block in self._blocks(query_1HSD, window, depth - low)], 1)
+
+    def _blocks(
+        self, query_1HSD: torch.Tensor, window: int | None, before: int
+    ) -> Iterator[tuple[int, int, int, torch.Tensor]]:
+        """(first row, end, first key, mask) of equal parts; `before` keys come before the visit's own."""
+        count = len(self.visit)
+        parts = -(-count // ROWS)
+        band_RC = self._band(query_1HSD, window)
+        for part in range(parts):
+            start, end = count * part // parts, count * (part + 1) // parts
+            first = 0 if window is None else max(0, before + start - window + 1)
+            # The band looks the same from every query: this block's last one is at its row end - start - 1.
+            stop = band_RC.shape[1] - ROWS + end - start
+            keys = before + end - first
+            yield start, end, first, band_RC[: end - start, stop - keys : stop]
+
+    def _band(self, query_1HSD: torch.Tensor, window: int | None) -> torch.Tensor:
+        """(ROWS, C + ROWS) to add to scores: row i sees its own key, number C + i, and `window` with it."""
+        if window not in self._bands:
+            width = self._capacity if window is None else min(self._capacity, window)
+            distance_RC = (
+                torch.arange(ROWS, device=query_1HSD.device)[:, None]
+                + width
+                - torch.arange(width + ROWS, device=query_1HSD.device)
+            )
+            self._bands[window] = _bias(_seen(distance_RC, window), query_1HSD.dtype)
+        return self._bands[window]
+
+    def _tree(self, query_1HSD: torch.Tensor, window: int | None) -> torch.Tensor:
+        """(S, depth + S) to add to scores, for subtrees beside each other."""
+        if window not in self._trees:
+            self._trees[window] = _bias(self._visible(query_1HSD.device, window), query_1HSD.dtype)
+        return self._trees[window]
+
+    def _visible(self, device: torch.device, window: int | None) -> torch.Tensor:
+        visit, piece = self.visit, self._piece
+        own = slice(visit.start, visit.end)
+        depth_S = torch.from_numpy(piece.position_ids_N[own]).to(device)
+        end_S = torch.from_numpy(piece.tout_N[own]).to(device) - visit.start
+        index_S = torch.arange(len(visit), device=device)
+        prefix_P = torch.arange(visit.depth, device=device)
+        seen_SS = (index_S <= index_S[:, None]) & (index_S[:, None] < end_S)
+        seen_SP = torch.ones(len(visit), visit.depth, dtype=torch.bool, device=device)
+        key_L = torch.cat((prefix_P, depth_S))
+        return torch.cat((seen_SP, seen_SS), 1) & _seen(depth_S[:, None] - key_L, window)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Attention of some of a visit's queries."""
+
+    query_1HSD: torch.Tensor
+    key_1KLD: torch.Tensor
+    value_1KLD: torch.Tensor
+    before: int
+    """Keys before the visit's own."""
+    scaling: float | None
+
+    def attend(self, start: int, end: int, first: int, bias: torch.Tensor) -> torch.Tensor:
+        """(1, R, H, D) of rows `start` to `end` to keys from `first` on."""
+        stop = self.before + end
+        out_1HRD = F.scaled_dot_product_attention(
+            self.query_1HSD[:, :, start:end],
+            self.key_1KLD[:, :, first:stop],
+            self.value_1KLD[:, :, first:stop],
+            attn_mask=bias,
+            scale=self.scaling,
+            enable_gqa=True,
+        )
+        return out_1HRD.transpose(1, 2)
+
+
+class _Layer:
+    """The memory of one layer: (2, 1, K, C, D), keys and values."""
+
+    def __init__(
+        self, key_1KSD: torch.Tensor, value_1KSD: torch.Tensor, capacity: int, gradients: bool
+    ) -> None:
+        kv = (key_1KSD, value_1KSD)
+        sizes = [(*one_1KSD.shape[:2], capacity, one_1KSD.shape[3]) for one_1KSD in kv]
+        self.kv = [one_1KSD.new_empty(size) for one_1KSD, size in zip(kv, sizes, strict=True)]
+        # fp32, also where keys are not: many branches add to the first tokens of a path.
+        self.gradients = [
+            torch.zeros(size, dtype=torch.float32, device=key_1KSD.device) for size in sizes if gradients
+        ]
+
+
+class _Append(torch.autograd.Function):
+    """Writes a visit's keys and values behind its prefix; hands the prefix's gradients back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, key_1KSD: torch.Tensor, value_1KSD: torch.Tensor, memory: _Layer, low: int, visit: Visit
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(1, K, L, D) twice: depths `low` to the visit's last, in the memory itself."""
+        ctx.memory, ctx.low, ctx.visit = memory, low, visit
+        end = visit.depth + len(visit)
+        for kept, new_1KSD in zip(memory.kv, (key_1KSD, value_1KSD), strict=True):
+            kept[:, :, visit.depth : end] = new_1KSD
+        # `.data` has a version counter of its own. Autograd cannot tell that visits after this one write
+        # behind what it sees, and would refuse its backward pass.
+        key_1KLD, value_1KLD = (kept.data[:, :, low:end] for kept in memory.kv)
+        return key_1KLD, value_1KLD
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        visit, low = ctx.visit, ctx.low
+        own = []
+        for gathered, new_1KLD in zip(ctx.memory.gradients, gradients, strict=True):
+            gathered[:, :, low : visit.depth] += new_1KLD[:, :, : visit.depth - low]
+            mine_1KSD = new_1KLD[:, :, visit.depth - low :]
+            if visit.children:
+                given_1KSD = gathered[:, :, visit.depth : visit.depth + len(visit)]
+                mine_1KSD = (given_1KSD + mine_1KSD).to(new_1KLD.dtype)
+                given_1KSD.zero_()
+            own.append(mine_1KSD)
+        return *own, None, None, None
+
+
+def _seen(distance: torch.Tensor, window: int | None) -> torch.Tensor:
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+
+
+def _bias(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """As a number to add: a boolean mask would be turned into one in every layer, and kept there."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
