@@ -6,6 +6,7 @@ Run by torchrun it is the other side: `python -m tests.trainer.update.shared FOL
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +23,10 @@ from gyre.trainer.passes.flat import FlatPass
 from gyre.trainer.passes.packed import PackedPass
 from gyre.trainer.passes.policy import Policy
 from gyre.trainer.passes.run import TreePass
-from gyre.trainer.settings import Device, Dtype, LossSettings
+from gyre.trainer.settings import ClipLevel, Device, Dtype, LossSettings
 from gyre.trainer.update.optimizer import gradients, scale_, trained_parameters
 from gyre.trainer.update.processes import start
-from gyre.trainer.update.ranks import OneProcess, Ranks
+from gyre.trainer.update.ranks import Ranks
 from tests.trainer.builders import context, targets, tree
 from tests.trainer.models import Kind, tiny_model
 
@@ -33,6 +34,8 @@ torch.set_num_threads(1)
 
 CLIP = LossSettings(clip_low=0.02, clip_high=0.02)
 """Some of the executions are clipped, and some are not."""
+FREE = LossSettings(clip_level=ClipLevel.OFF)
+"""What is decided in bf16 is another matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +52,22 @@ class Case:
         return "-".join((self.run, self.deal, self.kind, self.dtype, *self.train)).replace("*", "all")
 
 
-DEALS = {
-    # One segment against 29: the first root alone, everything else together.
-    "uneven": (83, lambda pieces, rank: pieces[:1] if rank == 0 else pieces[1:]),
-    "none": (83, lambda pieces, rank: [] if rank == 0 else pieces),
+DEALS: dict[str, tuple[int, Callable[[list[Piece], int], list[Piece]]]] = {
+    # The short root alone against everything else.
+    "uneven": (72, lambda pieces, rank: pieces[1:] if rank == 0 else pieces[:1]),
+    "none": (72, lambda pieces, rank: [] if rank == 0 else pieces),
     # Pieces that have a context in common, more of them on one rank.
     "many": (40, lambda pieces, rank: pieces[:1] if rank == 0 else pieces[1:]),
 }
+"""A budget, and what each of two ranks has of the pieces."""
+
 CASES = [Case(run=run, deal=deal) for run in ("flat", "packed", "dfs") for deal in DEALS]
 MORE = [
-    *(Case(run=run, deal="many", kind=kind) for run in ("flat", "packed", "dfs") for kind in ("llama", "moe")),
+    *(
+        Case(run=run, deal="many", kind=kind)
+        for run in ("flat", "packed", "dfs")
+        for kind in ("llama", "moe")
+    ),
     *(Case(run="dfs", deal="many", kind=kind) for kind in ("hybrid", "mixed")),
     *(Case(run=run, deal="many", train=("*embed_tokens*",)) for run in ("flat", "dfs")),
     *(Case(run=run, deal="many", train=("*layers.1*",)) for run in ("flat", "dfs")),
@@ -68,25 +77,36 @@ MORE = [
 
 
 def batch() -> Packed:
-    """Three executions on the same beginning; each has a short root of its own as well."""
+    """Three executions on the same beginning; the first has another, short root as well."""
     rng = np.random.default_rng(5)
     prompt = [int(value) for value in rng.integers(0, 97, 9)]
 
     def ids(count: int) -> list[int]:
         return [int(value) for value in rng.integers(0, 97, count)]
 
-    trees = [tree("short", [context(-1, 96, 95), targets(0, 94, 93, 92)], advantage=0.7)]
+    trees = []
     for index in range(3):
         nodes = [context(-1, *prompt), targets(0, *ids(4), temperature=0.8)]
-        nodes += [targets(1, *ids(2 + branch % 4)) for branch in range(8)]
-        trees.append(tree(f"wide-{index}", nodes, advantage=(-1.0, 0.5, 1.5)[index]))
+        nodes += [targets(1, *ids(2 + branch % 3)) for branch in range(8 + (index == 0))]
+        if index == 0:
+            nodes += [context(-1, 96, 95), targets(len(nodes), 94, 93, 92)]
+        trees.append(tree(f"run-{index}", nodes, advantage=(-1.0, 0.5, 1.5)[index]))
     return merge(trees)
 
 
+def divide(packed: Packed, deal: str, rank: int) -> list[Piece]:
+    budget, mine = DEALS[deal]
+    return mine(split(packed.forest, budget), rank)
+
+
 def pieces_of(packed: Packed, case: Case, ranks: Ranks) -> list[Piece]:
-    budget, deal = DEALS[case.deal]
-    pieces = split(packed.forest, budget)
-    return pieces if ranks.size == 1 else deal(pieces, ranks.rank)
+    """All of them where there is one process."""
+    return [
+        piece
+        for rank in range(2)
+        if rank == ranks.rank or ranks.size == 1
+        for piece in divide(packed, case.deal, rank)
+    ]
 
 
 def a_pass(policy: Policy, name: str) -> TreePass:
@@ -99,32 +119,39 @@ def a_pass(policy: Policy, name: str) -> TreePass:
 
 
 def compute(case: Case, ranks: Ranks) -> dict[str, torch.Tensor]:
-    """Gradients by name, `norm`, and which targets are `clipped`; on the main process, or on a single one."""
+    """Gradients by name, their `norm`, which targets are `clipped`; on others than the main process empty."""
     packed = batch()
     policy = Policy(tiny_model(case.kind), dtype=case.dtype)
+    noise_T = torch.randn(len(packed.targets), generator=torch.Generator().manual_seed(1))
+    old_T = scored(FlatPass(policy), packed, split(packed.forest, 1000)) + 0.05 * noise_T
     ranks.shard(policy, alike=case.run != "dfs")
     parameters = trained_parameters(policy.model, case.train, ())
-    run = a_pass(policy, case.run)
-    pieces = pieces_of(packed, case, ranks)
-    now_T = torch.zeros(len(packed.targets))
+    run, pieces = a_pass(policy, case.run), pieces_of(packed, case, ranks)
     with ranks.passes(policy.model, grad=False):
-        for piece in pieces:
-            now_T[piece.target_K] = run(piece, _temperature(packed, piece)).logprobs_K
+        now_T = scored(run, packed, pieces)
     ranks.sum_(now_T)
-    old_T = now_T + 0.05 * torch.randn(len(now_T), generator=torch.Generator().manual_seed(1))
+    loss = CLIP if case.dtype is Dtype.FP32 else FREE
     objective = Objective.of(
-        packed.targets, CLIP, old_T=old_T, now_T=now_T, reference_T=None, device=policy.device
+        packed.targets, loss, old_T=old_T, now_T=now_T, reference_T=None, device=policy.device
     )
     with ranks.passes(policy.model, grad=True):
         for piece in pieces:
-            run(piece, _temperature(packed, piece), objective.part(torch.from_numpy(piece.target_K)))
+            run(piece, temperature(packed, piece), objective.part(torch.from_numpy(piece.target_K)))
     scale_(gradients(parameters.values()), 1 / len(packed.targets.executions))
     norm = ranks.norm(gradients(parameters.values()))
     found = {name: ranks.whole(own.grad) for name, own in parameters.items() if own.grad is not None}
     return found | {"norm": torch.tensor(norm), "clipped": objective.clipped_T, "logprobs": now_T}
 
 
-def _temperature(packed: Packed, piece: Piece) -> torch.Tensor:
+def scored(run: TreePass, packed: Packed, pieces: Sequence[Piece]) -> torch.Tensor:
+    """(T,), 0 for targets of other pieces."""
+    logprobs_T = torch.zeros(len(packed.targets))
+    for piece in pieces:
+        logprobs_T[piece.target_K] = run(piece, temperature(packed, piece)).logprobs_K
+    return logprobs_T
+
+
+def temperature(packed: Packed, piece: Piece) -> torch.Tensor:
     return torch.from_numpy(packed.targets.temperature_T[piece.target_K])
 
 
