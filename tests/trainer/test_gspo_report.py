@@ -44,16 +44,17 @@ def test_the_first_update_of_a_batch_is_where_the_policy_was() -> None:
 
 
 def test_ratios_by_hand() -> None:
-    """Log-ratios 0.1, 0.3 and -0.2, -0.4: s = e^0.2 and e^-0.3."""
-    found = report(batch([1.0] * 2, [1.0] * 2), LossSettings(), [-0.9, -0.7, -1.2, -1.4], [-1.0] * 4)
+    """Log-ratios 0.1, 0.2, 0.3 and, of another execution, -0.4: s = e^0.2 and e^-0.4."""
+    found = report(batch([1.0] * 3, [1.0]), LossSettings(), [-0.9, -0.8, -0.7, -1.4], [-1.0] * 4)
 
     assert (found.ratio.min, found.ratio.max) == pytest.approx((math.exp(-0.4), math.exp(0.3)))
-    assert found.ratio.p50 == pytest.approx((math.exp(-0.2) + math.exp(0.1)) / 2)
+    assert found.ratio.p50 == pytest.approx((math.exp(0.1) + math.exp(0.2)) / 2)
     spread = found.execution_ratio
-    assert (spread.min, spread.max) == pytest.approx((math.exp(-0.3), math.exp(0.2)))
+    assert (spread.min, spread.max) == pytest.approx((math.exp(-0.4), math.exp(0.2)))
+    assert spread.p50 == pytest.approx((math.exp(-0.4) + math.exp(0.2)) / 2)
     # k3 of KL(pi_old || pi): r - 1 - log r, mean of the two executions' means
-    wanted = sum(math.exp(one) - 1 - one for one in (0.1, 0.3, -0.2, -0.4)) / 4
-    assert found.kl_old == pytest.approx(wanted, rel=1e-5)
+    k3 = [math.exp(one) - 1 - one for one in (0.1, 0.2, 0.3, -0.4)]
+    assert found.kl_old == pytest.approx((sum(k3[:3]) / 3 + k3[3]) / 2, rel=1e-5)
 
 
 def test_what_is_clipped_is_counted_by_sign_among_what_has_an_advantage() -> None:
