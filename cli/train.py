@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gyre.trainer.update.report import UpdateReport
 
 SCHEMA = 1
+_COLUMNS = ("what", "value")
 
 
 def train(
@@ -125,7 +126,7 @@ def _print_outcome(outcome: Outcome, out: Path, json: bool) -> None:
         ("model", model or "none: stopped before the first update"),
         ("metrics", out / "metrics.jsonl"),
     ]
-    output.print_table("interrupted" if outcome.interrupted else "trained", ("", ""), rows)
+    output.print_table("interrupted" if outcome.interrupted else "trained", _COLUMNS, rows)
 
 
 def _dry(trees: Path, model: str, settings: TrainSettings, json: bool) -> None:
@@ -137,5 +138,5 @@ def _dry(trees: Path, model: str, settings: TrainSettings, json: bool) -> None:
         return
     print(plan.toml)
     for title, rows in plan.tables().items():
-        output.print_table(title, ("", ""), rows)
+        output.print_table(title, _COLUMNS, rows)
         print()

@@ -51,8 +51,8 @@ def checked(settings: TrainSettings) -> TrainSettings:
 
 
 def as_table(settings: TrainSettings) -> dict[str, Any]:
-    """Everything by the names of the file; what is unset is None."""
-    table: dict[str, Any] = msgspec.to_builtins(settings)
+    """Everything by the names of the file, as JSON has it; what is unset is None."""
+    table: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings))
     return table
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from transformers import PreTrainedModel
 
 from gyre.elastic.engine.models.check import vocab_size
 from gyre.elastic.engine.models.load import max_positions
@@ -92,7 +93,7 @@ def train(
         saved = _saved(folder, settings, inputs, watch) if resume else None
         start = str(folder.place(saved.state.update) / checkpoint.MODEL) if saved else model
         policy = load_policy(start, dtype=settings.dtype, device=settings.device, progress=watch.tell)
-        check_against_model(data, vocab_size=vocab_size(policy.model), max_positions=_positions(policy))
+        check_against_model(data, vocab_size=vocab_size(policy.model), max_positions=positions(policy.model))
         learner = Learner(
             _network(policy, settings, ranks),
             settings,
@@ -222,8 +223,8 @@ def _reference(model: str, settings: TrainSettings, ranks: Ranks) -> Network | N
     return _network(policy, settings, ranks)
 
 
-def _positions(policy: Policy) -> int | None:
-    """None: of a model that knows no limit, as a recurrent one."""
-    config = policy.model.config
+def positions(model: PreTrainedModel) -> int | None:
+    """How long a path may be. None: the model knows no limit, as a recurrent one."""
+    config = model.config
     limited = "max_position_embeddings" in {**config.get_text_config().to_dict(), **config.attribute_map}
     return max_positions(config.model_type, config) if limited else None

@@ -100,8 +100,8 @@ def write(
     saved: Saved,
     at: Observer = lambda _: None,
 ) -> None:
-    """Fill an empty folder. `weights` replace the model's own, where those are sharded; `source` is the folder
-    of the model that training began with, None for `tiny`."""
+    """Fill an empty folder. `weights` replace the model's own, where those are sharded; the tokenizer is that
+    of `source`, the folder that training began with, or of `tiny`."""
     place = folder / MODEL
     with quietly():
         model.save_pretrained(place, state_dict=weights)

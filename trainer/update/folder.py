@@ -59,7 +59,7 @@ class RunFolder:
         return self.root.exists() and any(path.name != LOCK for path in self.root.iterdir())
 
     def require(self, *, resume: bool) -> None:
-        """Raises TrainError for a folder that a new run would overwrite, or that there is nothing in to resume."""
+        """Raises TrainError for what a new run would overwrite, or where there is nothing to go on with."""
         if resume and not self.has_run():
             raise TrainError(
                 f"there is no run in `{self.root}` to go on with", "leave `--resume` out to begin one"
@@ -121,7 +121,7 @@ class RunFolder:
         temporary = self.checkpoints / f".{place.name}.writing"
         try:
             self._write(place, temporary, fill, at)
-            self._retain(keep)
+            self._retain(keep, at)
         except OSError as problem:
             shutil.rmtree(temporary, ignore_errors=True)
             text = f"the checkpoint `{place}` could not be written: {problem.strerror or problem}"
@@ -138,20 +138,26 @@ class RunFolder:
         temporary.rename(place)
         sync_dir(self.checkpoints)
         at("checkpoint renamed")
-        link = self.root / f".{LATEST}.new"
-        link.unlink(missing_ok=True)
-        link.symlink_to(place.relative_to(self.root))
-        link.replace(self.root / LATEST)
-        sync_dir(self.root)
+        self._name_newest()
         at("checkpoint named")
 
-    def _retain(self, keep: int) -> None:
+    def _name_newest(self) -> None:
+        link, newest = self.root / f".{LATEST}.new", self.newest()
+        if newest is not None:
+            link.unlink(missing_ok=True)
+            link.symlink_to(newest.relative_to(self.root))
+            link.replace(self.root / LATEST)
+            sync_dir(self.root)
+
+    def _retain(self, keep: int, at: Observer) -> None:
         for path in self.all()[:-keep]:
             doomed = path.with_name(f".{path.name}.removing")
             path.rename(doomed)
+            at("checkpoint removing")
             shutil.rmtree(doomed)
 
     def _sweep(self) -> None:
+        self._name_newest()  # a killed run may not have come to it
         for folder in (self.root, self.checkpoints):
             for path in folder.iterdir() if folder.is_dir() else ():
                 if _LEFT.fullmatch(path.name):

@@ -1,0 +1,130 @@
+"""What a run would do and what it would take, without doing any of it: `gyre train --dry-run`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from gyre.elastic.engine.models import folder
+from gyre.elastic.engine.models.check import vocab_size
+from gyre.elastic.engine.models.quiet import quietly
+from gyre.elastic.engine.models.tiny import make_tiny
+from gyre.trainer.config import as_table, as_toml
+from gyre.trainer.data.checks import check_against_model
+from gyre.trainer.data.order import batches
+from gyre.trainer.data.read import Census, TrainData, read_groups
+from gyre.trainer.data.tree import TrainTree
+from gyre.trainer.pack.merge import merge
+from gyre.trainer.pack.split import split
+from gyre.trainer.pack.work import Work, measure
+from gyre.trainer.settings import TrainSettings
+from gyre.trainer.train import positions
+from gyre.trainer.update import origin
+from gyre.trainer.update.batch import deal
+from gyre.trainer.update.cursor import total_updates, trees_of
+from gyre.trainer.update.memory import Memory, Sizes, empty_model, estimate, sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    settings: TrainSettings
+    census: Census
+    updates: int
+    epoch: Work
+    """Of one epoch, update by update, as pieces: tokens repeated by splits are counted."""
+    sizes: Sizes
+    memory: Memory
+
+    @property
+    def toml(self) -> str:
+        return as_toml(self.settings)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "settings": as_table(self.settings),
+            "data": asdict(self.census),
+            "updates": self.updates,
+            "tokens_per_epoch": asdict(self.epoch) | {"shared": self.epoch.shared},
+            "model": asdict(self.sizes),
+            "memory_bytes": asdict(self.memory) | {"total": self.memory.total},
+        }
+
+    def tables(self) -> dict[str, list[tuple[str, object]]]:
+        """For people, by title."""
+        census, epoch = self.census, self.epoch
+        data: list[tuple[str, object]] = [
+            ("executions", census.executions),
+            ("trained", census.trained),
+            *((f"left out: {reason}", count) for reason, count in census.left_out.items()),
+            ("groups", census.groups),
+            ("of them without variance", census.alike),
+            ("targets", census.targets),
+            ("updates", self.updates),
+        ]
+        tokens: list[tuple[str, object]] = [
+            ("path by path", epoch.flat_tokens),
+            ("as trees", epoch.tokens),
+            ("of them repeated by splits", epoch.context),
+            ("saved", f"{epoch.shared:.1%}"),
+            ("longest path", epoch.longest_path),
+        ]
+        parts = asdict(self.memory) | {"total": self.memory.total}
+        memory: list[tuple[str, object]] = [(name, _mib(value)) for name, value in parts.items() if value]
+        return {"data": data, "tokens of an epoch": tokens, "memory, an estimate": memory}
+
+
+def make_plan(trees: Path, model: str, settings: TrainSettings) -> Plan:
+    """Raises what `train` raises about trees, settings and model, as far as no weights are needed."""
+    data = read_groups(trees, settings)
+    network = _empty(model)
+    check_against_model(data, vocab_size=vocab_size(network), max_positions=positions(network))
+    works = _works(data, settings)
+    epoch = sum(works, Work())
+    sized = sizes(network, settings.train, settings.freeze)
+    largest = max(works, key=lambda work: work.tokens, default=Work())
+    return Plan(
+        settings=settings,
+        census=data.census,
+        updates=total_updates(data, settings),
+        epoch=epoch,
+        sizes=sized,
+        memory=estimate(sized, settings, replace(largest, longest_path=epoch.longest_path)),
+    )
+
+
+def _empty(model: str) -> PreTrainedModel:
+    place = origin.model_folder(model)
+    if place is None:
+        return make_tiny().model
+    with quietly():
+        config = folder.read_config(place)
+        folder.require_causal_lm(place, config)
+    return empty_model(config)
+
+
+def _works(data: TrainData, settings: TrainSettings) -> list[Work]:
+    """Of each update of the first epoch; those that have nothing to compute are left out."""
+    found = []
+    for groups in batches(data.groups, settings, 0):
+        for part in deal(trees_of(data, groups), settings.updates_per_batch):
+            computed = [tree for tree in part if tree.advantage or settings.loss.kl]
+            if computed:
+                found.append(_work(computed, settings.token_budget))
+    return found
+
+
+def _work(trees: list[TrainTree], budget: int) -> Work:
+    """Pieces repeat context that the whole forest has once; paths are those of the forest."""
+    forest = merge(trees).forest
+    pieces = split(forest, budget)
+    whole = measure(forest)
+    return replace(
+        whole, tokens=sum(len(piece) for piece in pieces), context=sum(piece.context for piece in pieces)
+    )
+
+
+def _mib(value: int) -> str:
+    return f"{value / 2**20:,.0f} MiB"
