@@ -49,11 +49,6 @@ def _full_ones(sizes: Sequence[int], capacity: int, order: Sequence[int]) -> lis
     while left:
         first, *others = left
         held = {first, *_closest_sum(sizes, capacity - sizes[first], others[:_SEARCHED])}
-        room = capacity - sum(sizes[index] for index in held)
-        for index in others[_SEARCHED:]:
-            if sizes[index] <= room:
-                held.add(index)
-                room -= sizes[index]
         bins.append([index for index in left if index in held])
         left = [index for index in left if index not in held]
     return bins
