@@ -13,7 +13,7 @@ from gyre.trainer.gspo import Objective
 from gyre.trainer.gspo_report import LossReport
 from gyre.trainer.pack.piece import Targets
 from gyre.trainer.settings import ClipLevel, Importance, LossSettings
-from tests.trainer.test_gspo import CPU, batch
+from tests.trainer.losses import CPU, batch
 
 
 def report(
