@@ -99,8 +99,9 @@ class Saver:
         learner = self._learner
         if learner.ranks.size == 1:
             return None
-        weights = learner.network.policy.model.state_dict()
-        return {name: learner.ranks.whole(tensor) for name, tensor in weights.items()}
+        weights = learner.network.policy.model.state_dict(keep_vars=True)
+        whole = {tensor: learner.ranks.whole(tensor) for tensor in dict.fromkeys(weights.values())}
+        return {name: whole[tensor] for name, tensor in weights.items()}  # tied ones stay one
 
 
 _OLD = "old."
