@@ -8,6 +8,7 @@ torchrun tells each its number, starts it in a session of its own, and ends all 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -93,10 +94,12 @@ class Processes:
 
     def leave(self, code: int) -> NoReturn:
         # Threads of the process group that are still there at the interpreter's end abort the process now
-        # and then ("terminate called without an active exception"), with results written and all. So there
-        # is no such end.
+        # and then ("terminate called without an active exception"), with all results written. So there is
+        # no such end.
         if code != 1:
-            self.barrier()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            code = int(self.max(code))
             dist.destroy_process_group()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -80,9 +80,9 @@ class Ranks(Protocol):
         ...
 
     def leave(self, code: int) -> None:
-        """The end of the process, with this exit code; a single one just goes on to its own.
+        """The end of the process, with the largest of their exit codes; a single one just goes on.
 
-        Code 1: an error, of which the others need not know.
+        1, an error, is a process's own: it does not wait for the others.
         """
         ...
 
