@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,7 +42,10 @@ def settings_of(table: Mapping[str, Any]) -> TrainSettings:
 
 
 def checked(settings: TrainSettings) -> TrainSettings:
-    """The same; TrainError for values that make no sense together."""
+    """The same; TrainError for values that make no sense, by themselves or together."""
+    for name, value in flat(msgspec.to_builtins(settings)):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise TrainError(f"`{TABLE}.{name}` is not finite")
     if settings.loss.reference and not settings.loss.kl:
         raise TrainError(
             "`train.loss.reference` names a model and `train.loss.kl` is 0, so it would not be used",

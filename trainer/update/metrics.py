@@ -6,6 +6,7 @@ after it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedWriter
@@ -36,6 +37,8 @@ class Metrics:
         self._lines.write(orjson.dumps(line | {"versions": dict(report.versions)}) + b"\n")
         self._lines.flush()
         for name, value in numbers.items():
+            if not math.isfinite(value):
+                continue  # a warning would be all that comes of it
             self._events.add_scalar(name, value, report.update)
         self._events.flush()
 

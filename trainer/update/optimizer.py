@@ -129,5 +129,11 @@ def _only_tied(pattern: str, known: Iterable[str], tied: Iterable[str]) -> bool:
 
 
 def _near(pattern: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(pattern.strip("*."), names, 3, 0.3) or list(names[:3])
-    return "there are " + ", ".join(f"`{name}`" for name in near) + ", ..."
+    """By the parts of names: a whole name is too long to be near to what was meant."""
+    by_part: dict[str, str] = {}
+    for name in names:
+        for part in name.split("."):
+            by_part.setdefault(part, name)
+    wanted = [part for part in pattern.replace("*", "").split(".") if part]
+    near = [by_part[part] for each in wanted for part in difflib.get_close_matches(each, by_part, 2, 0.5)]
+    return "there are " + ", ".join(f"`{name}`" for name in near[:3] or names[:3]) + ", ..."
