@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gyre.proxy.errors import ScoreError
@@ -65,12 +65,14 @@ def test_what_differs_little_gets_little() -> None:
     assert relative([2e-6, 0.0])[0] == pytest.approx(1e-6 / (math.sqrt(2) * 1e-6 + 1e-4))
 
 
+@settings(deadline=None)
 @given(st.lists(USUAL, min_size=1, max_size=20), KINDS_OF_ADVANTAGE)
 def test_a_group_has_mean_zero(rewards: list[float], how: Advantage) -> None:
     size = 1 if how is Advantage.GROUP else max(map(abs, rewards))
     assert math.fsum(relative(rewards, how)) == pytest.approx(0, abs=1e-9 * max(size, 1))
 
 
+@settings(deadline=None)
 @given(
     st.lists(FINITE, min_size=1, max_size=12).flatmap(lambda r: st.tuples(st.just(r), st.permutations(r))),
     KINDS_OF_ADVANTAGE,
@@ -82,6 +84,7 @@ def test_the_order_of_a_group_changes_no_bit(case: tuple[list[float], list[float
     )
 
 
+@settings(deadline=None)
 @given(st.lists(USUAL, min_size=2, max_size=12), USUAL, KINDS_OF_ADVANTAGE)
 def test_what_all_have_in_common_is_no_advantage(rewards: list[float], more: float, how: Advantage) -> None:
     rewards = [float(round(each)) for each in rewards]
@@ -89,6 +92,7 @@ def test_what_all_have_in_common_is_no_advantage(rewards: list[float], more: flo
     assert moved == pytest.approx(relative(rewards, how), rel=1e-6, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(st.lists(USUAL, min_size=2, max_size=12))
 def test_leaving_one_out_compares_with_the_mean_of_the_others(rewards: list[float]) -> None:
     if min(rewards) < max(rewards):
@@ -97,16 +101,19 @@ def test_leaving_one_out_compares_with_the_mean_of_the_others(rewards: list[floa
         assert relative(rewards, Advantage.LEAVE_ONE_OUT) == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(st.lists(FINITE, min_size=1, max_size=12))
 def test_any_finite_rewards_give_finite_advantages(rewards: list[float]) -> None:
     assert all(abs(each) <= len(rewards) for each in relative(rewards))
 
 
+@settings(deadline=None)
 @given(FINITE, st.integers(1, 12), KINDS_OF_ADVANTAGE)
 def test_equal_rewards_have_nothing_to_compare(score: float, count: int, how: Advantage) -> None:
     assert relative([score] * count, how) == [0.0] * count
 
 
+@settings(deadline=None)
 @given(st.lists(FINITE, max_size=5), st.sampled_from([math.inf, -math.inf, math.nan]), st.integers(0, 5))
 def test_infinities_are_refused(rewards: list[float], bad: float, place: int) -> None:
     rewards.insert(place, bad)

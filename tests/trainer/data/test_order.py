@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gyre.trainer.data.order import batches
@@ -20,6 +20,7 @@ def order(count: int, size: int = 1, seed: int = 0, epoch: int = 0) -> list[list
     return [[group.name for group in batch] for batch in found]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 40), st.integers(1, 9), SEEDS, st.integers(0, 99))
 def test_each_group_is_in_one_batch(count: int, size: int, seed: int, epoch: int) -> None:
     found = order(count, size, seed, epoch)
