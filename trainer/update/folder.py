@@ -87,12 +87,11 @@ class RunFolder:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise TrainError(f"another process trains into `{self.root}`") from None
-            self._sweep()
-            yield
-            self._forget()
-        except TrainError:
-            self._forget()
-            raise
+            try:
+                self._sweep()
+                yield
+            finally:
+                self._forget()
         finally:
             os.close(descriptor)
 
