@@ -12,6 +12,7 @@ import torch
 from gyre.trainer.pack.piece import Piece
 from gyre.trainer.passes.attention import NAME
 from gyre.trainer.passes.head import Scores
+from gyre.trainer.passes.masks import CALL, ROWS
 from gyre.trainer.passes.policy import Policy
 from gyre.trainer.passes.rows import run_rows
 from gyre.trainer.passes.run import LossPart, PassOutput
@@ -21,8 +22,11 @@ from gyre.trainer.passes.tiled import Tiled
 class PackedPass:
     """One row of all tokens of a piece, at the positions that they have on their paths."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, *, tile_rows: int = ROWS, tile_call: int = CALL) -> None:
+        """`tile_rows`, `tile_call`: how attention is cut on CPU, see `masks.py`."""
         self._policy = policy
+        self._tile_rows = tile_rows
+        self._tile_call = tile_call
 
     def __call__(self, piece: Piece, temperature_K: torch.Tensor, loss: LossPart | None = None) -> PassOutput:
         policy, scores = self._policy, Scores(self._policy, piece, temperature_K, loss)
@@ -35,6 +39,6 @@ class PackedPass:
                 piece.source_K,
                 np.arange(len(piece.source_K)),
                 train=loss is not None,
-                tree=Tiled(piece),
+                tree=Tiled(piece, self._tile_rows, self._tile_call),
             )
         return scores.output()

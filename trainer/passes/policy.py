@@ -69,6 +69,20 @@ class Policy:
             logits_MV: torch.Tensor = self._embed(hidden_MD)
         return logits_MV
 
+    @property
+    def vocab_size(self) -> int:
+        """Ids that the model has rows for; its tokenizer may know fewer."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    @contextmanager
+    def precise(self) -> Iterator[None]:
+        """Computed in fp32 for the length of the block, to compare numbers."""
+        compute, self.compute = self.compute, torch.float32
+        try:
+            yield
+        finally:
+            self.compute = compute
+
     def head_rows(self, budget: int) -> int:
         """Rows whose fp32 logits take at most `budget` bytes, or those of the head's weights."""
         rows, width = self._embed.weight.shape
@@ -96,13 +110,11 @@ class Policy:
         kind = self.model.config.model_type
         if self._embed is None:
             raise RefusedError(f"`{kind}` models have no output embedding")
-        rows = self.model.get_input_embeddings().weight.shape[0]
-        ids_1S = (torch.arange(8, device=self.device) * 7919 + 7)[None] % rows
+        ids_1S = (torch.arange(8, device=self.device) * 7919 + 7)[None] % self.vocab_size
         out: Any = self.model(input_ids=ids_1S, use_cache=False)
         wanted_SV = out.logits[0].float()
-        compute, self.compute = self.compute, torch.float32
-        given_SV = self.head(self.hidden(ids_1S)[0]).float()
-        self.compute = compute
+        with self.precise():
+            given_SV = self.head(self.hidden(ids_1S)[0]).float()
         if wanted_SV.shape != given_SV.shape:
             raise RefusedError(f"`{kind}` models have {wanted_SV.shape[-1]} logits of another kind")
         difference = float((given_SV - wanted_SV).norm() / wanted_SV.norm())

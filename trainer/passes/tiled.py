@@ -59,7 +59,7 @@ class Tiled:
 
     def _make(self, window: int | None, like: torch.Tensor) -> list[_Cut]:
         found = tiles(self._piece, window, self._rows, self._call)
-        runs = [tile for tile in found if tile.run]
+        runs = [tile for tile in found if tile.run and not tile.plain]
         band_RC = _band(
             max((len(tile) for tile in runs), default=0),
             max((len(tile.keys_L) for tile in runs), default=0),
@@ -69,14 +69,12 @@ class Tiled:
         return [self._one(tile, window, band_RC, like) for tile in found]
 
     def _one(self, tile: Tile, window: int | None, band_RC: torch.Tensor, like: torch.Tensor) -> _Cut:
-        bias_RL: torch.Tensor | None
+        if tile.plain:
+            return _Cut(tile, None, like.device)
         if tile.run:
-            alone = len(tile.keys_L) == len(tile) and (window is None or len(tile) <= window)
-            bias_RL = None if alone else _from_band(band_RC, len(tile), len(tile.keys_L))
-        else:
-            seen_RL = torch.from_numpy(seen(self._piece, tile, window)).to(like.device)
-            bias_RL = _bias(seen_RL, like.dtype)
-        return _Cut(tile, bias_RL, like.device)
+            return _Cut(tile, _from_band(band_RC, len(tile), len(tile.keys_L)), like.device)
+        seen_RL = torch.from_numpy(seen(self._piece, tile, window)).to(like.device)
+        return _Cut(tile, _bias(seen_RL, like.dtype), like.device)
 
 
 class _Cut:
