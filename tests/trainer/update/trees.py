@@ -30,35 +30,35 @@ def trees_folder(
 
 
 def execution(name: str, group: int, number: int, vocab: int = VOCAB) -> ExecutionTree:
-    """What `tiny` with seed 0 would have said of these ids, where they are all its own."""
+    """Prompts are any ids below `vocab`, answers are sampled from `tiny` with seed 0."""
     shared, own = np.random.default_rng([group]), np.random.default_rng([group, number])
-
-    def ids(draw: np.random.Generator, count: int) -> list[int]:
-        return [int(value) for value in draw.integers(0, vocab, count)]
-
+    prompt = shared.integers(0, vocab, 6).tolist()
     built = TreeBuilder(name)
-    first = built.call(f"{name}-a", None, ids(shared, 6), ids(own, 3), **PLAIN)
+    answers = [_sampled(prompt, own)]
+    first = built.call(f"{name}-a", None, prompt, answers[0][0], **PLAIN)
     for branch in range(2):
-        leaf = built.call(f"{name}-{branch}", first, ids(own, 2), ids(own, 3), **PLAIN)
+        new = own.integers(0, vocab, 2).tolist()
+        answers.append(_sampled([*prompt, *answers[0][0], *new], own))
+        leaf = built.call(f"{name}-{branch}", first, new, answers[-1][0], **PLAIN)
         built.admit(leaf, branch)
     tree = built.tree()
-    if vocab <= VOCAB:
-        for node in tree.nodes:
-            if node.target:
-                path = [int(token) for one in tree.path(node.node_id) for token in one.token_ids]
-                node.logprobs = _logprobs(tuple(path))[-len(node.token_ids) :]
+    targets = [node for node in tree.nodes if node.target]
+    for node, (_, logprobs) in zip(targets, answers, strict=True):
+        node.logprobs = np.array(logprobs, np.float32)
     return tree
 
 
-@cache
-def _logprobs(ids_S: tuple[int, ...]) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Of each token but the first, in the light of those before it."""
-    with torch.no_grad():
-        logits_SV = _model()(torch.tensor([ids_S])).logits[0].log_softmax(-1)
-    found: np.ndarray[tuple[int], np.dtype[np.float32]] = (
-        logits_SV[:-1].gather(-1, torch.tensor(ids_S[1:])[:, None])[:, 0].numpy()
-    )
-    return found
+def _sampled(prompt: list[int], draw: np.random.Generator, count: int = 3) -> tuple[list[int], list[float]]:
+    """Ids and their log-probabilities. Ids that `tiny` does not know are another one to it."""
+    ids, logprobs = [], []
+    for _ in range(count):
+        known = torch.tensor([[token % VOCAB for token in [*prompt, *ids]]])
+        with torch.no_grad():
+            row_V = _model()(known).logits[0, -1].double().log_softmax(-1).numpy()
+        probs_V = np.exp(row_V)
+        ids.append(int(draw.choice(VOCAB, p=probs_V / probs_V.sum())))
+        logprobs.append(float(row_V[ids[-1]]))
+    return ids, logprobs
 
 
 @cache
