@@ -82,6 +82,21 @@ def test_long_paths_weigh_more_where_attention_does() -> None:
     assert [sum(map(len, own)) for own in by_pairs] == [400, 800]
 
 
+def test_the_costliest_is_dealt_out_first() -> None:
+    trees = [tree(f"{i}", [context(-1, i, *range(99)), targets(0, 1)]) for i in range(16)]
+    trees.append(tree("long", [context(-1, *range(1000, 1400)), targets(0, 1)]))
+    plan = micro_batches(merge(trees).forest, budget=400, ranks=2, linear=0)
+    assert sorted(sum(map(len, own)) for own in plan) == [400, 1600]
+
+
+def test_tokens_far_from_their_root_look_at_more() -> None:
+    deep = [context(-1, *range(300)), targets(0, *range(500, 601)), targets(0, *range(700, 801))]
+    trees = [tree("deep", deep)]
+    trees += [tree(f"{i}", [context(-1, 1000 + i, *range(199)), targets(0, 1)]) for i in range(4)]
+    plan = micro_batches(merge(trees).forest, budget=500, ranks=2, linear=0)
+    assert sorted(sum(map(len, own)) for own in plan) == [500, 800]
+
+
 @pytest.mark.parametrize("part", [3, 20])
 def test_ranks_take_little_more_than_their_share(part: int) -> None:
     """Of what one rank takes for all of it; 1.07 at most of 24 such batches, mean 1.02."""
@@ -90,8 +105,9 @@ def test_ranks_take_little_more_than_their_share(part: int) -> None:
         budget = len(forest) // part
         (alone,) = _loads(micro_batches(forest, budget=budget, ranks=1))
         for ranks in (2, 4):
-            loads = _loads(micro_batches(forest, budget=budget, ranks=ranks))
-            assert max(loads) <= 1.1 * alone / ranks
+            plan = micro_batches(forest, budget=budget, ranks=ranks)
+            assert max(_loads(plan)) <= 1.1 * alone / ranks
+            assert all(len(part) <= budget or measure(part).paths == 1 for own in plan for part in own)
 
 
 def test_nothing_is_divided_into_nothing() -> None:
