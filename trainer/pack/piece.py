@@ -41,7 +41,7 @@ class Piece:
     target_K: Ints
     """Which target of the batch it is: index into `Targets`. A target is in exactly one piece."""
     context: int = 0
-    """Of the N tokens those that other pieces of the same split compute as well: what the split costs."""
+    """Of the N tokens those that pieces before it compute as well: summed, what the split costs."""
 
     def __len__(self) -> int:
         return len(self.input_ids_N)
