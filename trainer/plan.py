@@ -21,11 +21,11 @@ from gyre.trainer.pack.merge import merge
 from gyre.trainer.pack.split import split
 from gyre.trainer.pack.work import Work, measure
 from gyre.trainer.settings import TrainSettings
-from gyre.trainer.train import positions
 from gyre.trainer.update import origin
 from gyre.trainer.update.batch import deal
 from gyre.trainer.update.cursor import total_updates, trees_of
 from gyre.trainer.update.memory import Memory, Sizes, empty_model, estimate, sizes
+from gyre.trainer.update.network import positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

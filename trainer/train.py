@@ -8,35 +8,32 @@ and ends, on a CPU, with the same bits as one that was not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from transformers import PreTrainedModel
 
 from gyre.elastic.engine.models.check import vocab_size
-from gyre.elastic.engine.models.load import max_positions
 from gyre.trainer.config import as_toml
 from gyre.trainer.data.checks import check_against_model
 from gyre.trainer.data.read import Group, TrainData, read_groups
 from gyre.trainer.errors import DivergedError
 from gyre.trainer.pack.piece import Floats32
-from gyre.trainer.passes.choose import choose
-from gyre.trainer.passes.policy import Policy, load_policy
-from gyre.trainer.passes.run import TreePass
-from gyre.trainer.settings import PassName, TrainSettings
+from gyre.trainer.passes.policy import load_policy
+from gyre.trainer.settings import TrainSettings
 from gyre.trainer.update import checkpoint, origin
 from gyre.trainer.update.batch import Batch, deal
-from gyre.trainer.update.checkpoint import Saved
+from gyre.trainer.update.computing import Stopped
 from gyre.trainer.update.cursor import Cursor, total_updates, trees_of
 from gyre.trainer.update.folder import Observer, RunFolder
-from gyre.trainer.update.learner import Learner, Network, Stopped
+from gyre.trainer.update.learner import Learner
 from gyre.trainer.update.metrics import Metrics, metrics
+from gyre.trainer.update.network import as_set, positions, reference_of
 from gyre.trainer.update.ranks import OneProcess, Ranks
 from gyre.trainer.update.report import UpdateReport
-from gyre.trainer.update.saving import Saver, old_of
+from gyre.trainer.update.saving import Saver, newest_saved, old_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +87,15 @@ def train(
     data = read_groups(trees, settings)
     with _owned(folder, ranks, resume=resume):
         inputs = origin.inputs(trees, model)
-        saved = _saved(folder, settings, inputs, watch) if resume else None
+        saved = newest_saved(folder, settings, inputs, watch.tell) if resume else None
         start = str(folder.place(saved.state.update) / checkpoint.MODEL) if saved else model
         policy = load_policy(start, dtype=settings.dtype, device=settings.device, progress=watch.tell)
         check_against_model(data, vocab_size=vocab_size(policy.model), max_positions=positions(policy.model))
         learner = Learner(
-            _network(policy, settings, ranks),
+            as_set(policy, settings, ranks),
             settings,
             total_updates=total_updates(data, settings),
-            reference=_reference(model, settings, ranks),
+            reference=reference_of(model, settings, ranks),
             ranks=ranks,
             stop=watch.stop,
             at=watch.at,
@@ -158,11 +155,13 @@ def _run(
 def _batch(
     learner: Learner, data: TrainData, groups: list[Group], cursor: Cursor, old: dict[str, Floats32]
 ) -> Batch:
+    trees = trees_of(data, groups)
     if cursor.part:
-        return Batch(parts=deal(trees_of(data, groups), learner.settings.updates_per_batch), old=old)
-    batch = learner.begin(trees_of(data, groups))
-    if not batch.parts:  # all damaged since
-        cursor.advance(0)
+        batch = Batch(parts=deal(trees, learner.settings.updates_per_batch), old=old)
+    else:
+        batch = learner.begin(trees)
+    if cursor.part >= len(batch.parts):  # what it had was damaged since
+        cursor.advance(len(batch.parts))
     return batch
 
 
@@ -187,44 +186,3 @@ def _owned(folder: RunFolder, ranks: Ranks, *, resume: bool) -> Iterator[None]:
             folder.require(resume=resume)
         ranks.barrier()
         yield
-
-
-def _saved(
-    folder: RunFolder, settings: TrainSettings, inputs: Mapping[str, str], watch: Watch
-) -> Saved | None:
-    newest = folder.newest()
-    if newest is None:
-        watch.tell("there is no checkpoint yet: from the beginning")
-        return None
-    saved = checkpoint.read(newest)
-    for note in checkpoint.require_same(saved.state, settings, inputs):
-        watch.tell(note)
-    watch.tell(f"going on from `{newest}`")
-    return saved
-
-
-def _network(policy: Policy, settings: TrainSettings, ranks: Ranks) -> Network:
-    def make(budget: int) -> TreePass:
-        return choose(policy, settings.tree_pass, budget=budget, recompute=settings.recompute)
-
-    network = Network(policy=policy, make=make)
-    network.tree_pass(settings.token_budget)  # tried out before the weights are spread
-    ranks.shard(policy, alike=settings.tree_pass in (PassName.FLAT, PassName.PACKED))
-    return network
-
-
-def _reference(model: str, settings: TrainSettings, ranks: Ranks) -> Network | None:
-    """What `kl` is measured from: never trained."""
-    if not settings.loss.kl:
-        return None
-    place = settings.loss.reference or model
-    policy = load_policy(place, dtype=settings.dtype, device=settings.device)
-    policy.model.requires_grad_(False)
-    return _network(policy, settings, ranks)
-
-
-def positions(model: PreTrainedModel) -> int | None:
-    """How long a path may be. None: the model knows no limit, as a recurrent one."""
-    config = model.config
-    limited = "max_position_embeddings" in {**config.get_text_config().to_dict(), **config.attribute_map}
-    return max_positions(config.model_type, config) if limited else None

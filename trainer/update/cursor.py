@@ -16,11 +16,15 @@ class Cursor:
     epoch: int = 0
     batch: int = 0
     part: int = 0
+    _dealt: tuple[int, list[list[Group]]] | None = None
+    """Batches of an epoch."""
 
     def groups(self, data: TrainData, settings: TrainSettings) -> list[Group] | None:
         """Of the batch that it stands at; None at the end of all epochs."""
         while self.epoch < settings.epochs:
-            found = batches(data.groups, settings, self.epoch)
+            if self._dealt is None or self._dealt[0] != self.epoch:
+                self._dealt = self.epoch, batches(data.groups, settings, self.epoch)
+            found = self._dealt[1]
             if self.batch < len(found):
                 return found[self.batch]
             self.epoch, self.batch, self.part = self.epoch + 1, 0, 0

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -23,43 +23,16 @@ from gyre.trainer.pack.balance import micro_batches
 from gyre.trainer.pack.merge import Packed, merge
 from gyre.trainer.pack.piece import Floats32, Piece, Targets
 from gyre.trainer.pack.work import measure
-from gyre.trainer.passes.policy import Policy
-from gyre.trainer.passes.run import TreePass
 from gyre.trainer.settings import TrainSettings
 from gyre.trainer.update.batch import Batch, by_execution, deal, in_order
+from gyre.trainer.update.computing import Computing, DoesNotFit, Sums, out_of_memory
+from gyre.trainer.update.network import Network
 from gyre.trainer.update.optimizer import gradients, make_optimizer, scale_, set_lr, trained_parameters
 from gyre.trainer.update.ranks import OneProcess, Ranks
 from gyre.trainer.update.report import Phases, Skipped, Tokens, UpdateReport, peak_memory, version_counts
 from gyre.trainer.update.schedule import lr_at
 
 Done = TypeVar("Done")
-
-
-class Stopped(Exception):
-    """Asked to stop in the middle of an update. Weights and optimizer are as they were before it."""
-
-
-class _DoesNotFit(Exception):
-    """Into memory, but half the budget might."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Network:
-    """A model and the way in which trees are run through it."""
-
-    policy: Policy
-    make: Callable[[int], TreePass]
-    """The pass for a token budget."""
-    _made: dict[int, TreePass] = field(default_factory=dict)
-
-    @property
-    def device(self) -> torch.device:
-        return self.policy.device
-
-    def tree_pass(self, budget: int) -> TreePass:
-        if budget not in self._made:
-            self._made = {budget: self.make(budget)}
-        return self._made[budget]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,15 +44,6 @@ class Progress:
     bad_in_a_row: int = 0
     bad: int = 0
     token_budget: int
-
-
-@dataclass(slots=True, kw_only=True)
-class _Sums:
-    """What the passes of an update come to."""
-
-    logprobs_T: torch.Tensor
-    loss: float = 0.0
-    entropy: float = 0.0
 
 
 class Learner:
@@ -107,7 +71,7 @@ class Learner:
         self.optimizer = make_optimizer(self.parameters, settings.optimizer)
         self.progress = Progress(token_budget=settings.token_budget)
         self._reference = reference
-        self._stop = stop
+        self._computing = Computing(self.ranks, stop, at)
         self._at = at
         self._compared = False
         self._halved = 0
@@ -153,12 +117,12 @@ class Learner:
         """
         trees = [tree for tree in batch.parts[part] if tree.targets]
         old = batch.old if part else None
-        self._halved = 0
         try:
             report = self._fitting(lambda: self._update(trees, old))
         finally:
             self.optimizer.zero_grad(set_to_none=True)
         self.progress.update += 1
+        self._halved = 0
         batch.forget(part)
         return report
 
@@ -174,7 +138,7 @@ class Learner:
         with phases("score"):
             objective = self._objective(packed.targets, pieces, old_T)
         with phases("pass"):
-            sums = self._differentiate(objective, pieces)
+            sums = self._computing.differentiate(self.network, objective, pieces, self.progress.token_budget)
         with phases("step"):
             norm = self._step(sums, packed.targets, len(trees))
         return self._report(trees, phases, packed, pieces, objective, sums, norm)
@@ -189,10 +153,11 @@ class Learner:
 
     def _objective(self, targets: Targets, pieces: list[Piece], old_T: torch.Tensor | None) -> Objective:
         now_T = reference_T = None
+        budget = self.progress.token_budget
         if old_T is not None and needs_now(self.settings.loss):
-            now_T = self._score(self.network, targets, pieces)
+            now_T = self._computing.score(self.network, targets, pieces, budget)
         if self._reference is not None:
-            reference_T = self._score(self._reference, targets, pieces)
+            reference_T = self._computing.score(self._reference, targets, pieces, budget)
         return Objective.of(
             targets,
             self.settings.loss,
@@ -202,82 +167,12 @@ class Learner:
             device=self.network.device,
         )
 
-    def _score(self, network: Network, targets: Targets, pieces: list[Piece]) -> torch.Tensor:
-        """Log-probabilities of all targets, (T,) fp32, without gradient."""
-        logprobs_T = torch.zeros(len(targets), device=network.device)
-        tree_pass = network.tree_pass(self.progress.token_budget)
-
-        def run(piece: Piece) -> None:
-            out = tree_pass(piece, _temperatures(targets, piece, network.device))
-            logprobs_T[_place(piece, network.device)] = out.logprobs_K
-
-        self._each(network.policy, pieces, run, grad=False)
-        self.ranks.sum_(logprobs_T)
-        return logprobs_T
-
-    def _differentiate(self, objective: Objective, pieces: list[Piece]) -> _Sums:
-        """Gradients of the whole update, summed over targets and ranks, not divided yet."""
-        device, targets = self.network.device, objective.targets
-        sums = _Sums(logprobs_T=torch.zeros(len(targets), device=device))
-        tree_pass = self.network.tree_pass(self.progress.token_budget)
-
-        def run(piece: Piece) -> None:
-            self._at("piece")
-            place_K = _place(piece, device)
-            out = tree_pass(piece, _temperatures(targets, piece, device), objective.part(place_K))
-            sums.logprobs_T[place_K] = out.logprobs_K
-            sums.entropy += float(out.entropy_K.sum(dtype=torch.float64))
-            sums.loss += out.loss
-
-        self._each(self.network.policy, pieces, run, grad=True)
-        both = torch.tensor([sums.loss, sums.entropy], dtype=torch.float64, device=device)
-        self.ranks.sum_(both)
-        self.ranks.sum_(sums.logprobs_T)
-        sums.loss, sums.entropy = both.tolist()
-        return sums
-
-    def _each(self, policy: Policy, pieces: list[Piece], run: Callable[[Piece], None], *, grad: bool) -> None:
-        """Ranks have different pieces: what one of them meets is told to all when each is done."""
-        done, full = 0, False
-        try:
-            with self.ranks.passes(policy.model, grad=grad):
-                for piece in pieces:
-                    self._boundary()
-                    run(piece)
-                    done += 1
-        except (RuntimeError, MemoryError) as problem:
-            if not out_of_memory(problem):
-                raise
-            full = True  # no more from in here: the traceback holds what has to be freed
-        if full and not self.ranks.can_redo:
-            text = f"memory does not suffice for `token_budget` = {self.progress.token_budget}"
-            raise TrainError(text, "go on with `--resume` and a smaller one")
-        if self.ranks.any(full):
-            self._smaller(pieces[done:])
-        if self.ranks.any(self._stop()):
-            raise Stopped
-
-    def _boundary(self) -> None:
-        """Others would wait for a rank that stops by itself."""
-        if self.ranks.size == 1 and self._stop():
-            raise Stopped
-
-    def _smaller(self, left: list[Piece]) -> NoReturn:
-        """The first of `left` did not fit; nothing is left where it was another rank's."""
-        if self.ranks.any(bool(left) and measure(left[0]).paths <= 1):
-            longest = max((measure(piece).longest_path for piece in left), default=0)
-            raise TrainError(
-                f"a single path does not fit into memory (the longest here has {longest} tokens)",
-                'set `pass = "dfs"` and `recompute = true`, or leave the longest executions out',
-            )
-        raise _DoesNotFit
-
     def _fitting(self, work: Callable[[], Done]) -> Done:
         """Its result, at half the budget as often as needed. Later updates keep to what was found."""
         while True:
             try:
                 return work()
-            except _DoesNotFit:
+            except DoesNotFit:
                 pass
             self.optimizer.zero_grad(set_to_none=True)
             if self.network.device.type == "cuda":
@@ -285,7 +180,7 @@ class Learner:
             self.progress.token_budget = max(1, self.progress.token_budget // 2)
             self._halved += 1
 
-    def _step(self, sums: _Sums, targets: Targets, executions: int) -> float:
+    def _step(self, sums: Sums, targets: Targets, executions: int) -> float:
         """The gradients' norm, not finite where the step was not taken."""
         grads = gradients(self.parameters.values())
         scale_(grads, 1 / executions)
@@ -302,7 +197,15 @@ class Learner:
             scale_(grads, limit / norm)
         set_lr(self.optimizer, self._lr())
         self._at("step")
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except (RuntimeError, MemoryError) as problem:
+            if not out_of_memory(problem):
+                raise
+            text = "the optimizer's two numbers for each parameter do not fit into memory"
+            raise TrainError(
+                text, "train fewer parameters (`train`, `freeze`), or in more processes"
+            ) from problem
         self.progress.bad_in_a_row = 0
         return norm
 
@@ -314,7 +217,9 @@ class Learner:
         if computed:
             packed = merge(computed)
             logprobs_T = self._fitting(
-                lambda: self._score(self.network, packed.targets, self._pieces(packed))
+                lambda: self._computing.score(
+                    self.network, packed.targets, self._pieces(packed), self.progress.token_budget
+                )
             )
             batch.old |= by_execution(packed.targets, logprobs_T.cpu().numpy())
 
@@ -330,7 +235,7 @@ class Learner:
         packed: Packed | None = None,
         pieces: Sequence[Piece] = (),
         objective: Objective | None = None,
-        sums: _Sums | None = None,
+        sums: Sums | None = None,
         norm: float = 0.0,
     ) -> UpdateReport:
         skipped = Skipped.NO if math.isfinite(norm) else Skipped.NOT_FINITE
@@ -358,18 +263,3 @@ class Learner:
         tree = torch.tensor(float(sum(map(len, pieces))), dtype=torch.float64, device=self.network.device)
         self.ranks.sum_(tree)
         return Tokens(tree=int(tree), flat=measure(packed.forest).flat_tokens)
-
-
-def out_of_memory(problem: BaseException) -> bool:
-    """Of a device, or of the machine: torch has no class of its own for that one."""
-    known = isinstance(problem, torch.OutOfMemoryError | MemoryError)
-    return known or "can't allocate memory" in str(problem)
-
-
-def _place(piece: Piece, device: torch.device) -> torch.Tensor:
-    """Which targets of the update the piece has, (K,)."""
-    return torch.from_numpy(piece.target_K).to(device)
-
-
-def _temperatures(targets: Targets, piece: Piece, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(targets.temperature_T[piece.target_K]).to(device)

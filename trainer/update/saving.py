@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import torch
 
 from gyre.trainer.config import as_table
 from gyre.trainer.pack.piece import Floats32
+from gyre.trainer.settings import TrainSettings
 from gyre.trainer.update import checkpoint
 from gyre.trainer.update.batch import Batch
 from gyre.trainer.update.checkpoint import Saved, State
@@ -115,3 +116,18 @@ def _old(batch: Batch) -> dict[str, torch.Tensor]:
 def old_of(saved: Saved) -> dict[str, Floats32]:
     """`Batch.old` of the batch in progress."""
     return {name.removeprefix(_OLD): tensor.numpy() for name, tensor in saved.batch.items()}
+
+
+def newest_saved(
+    folder: RunFolder, settings: TrainSettings, inputs: Mapping[str, str], tell: Callable[[str], None]
+) -> Saved | None:
+    """What to go on from, if there is anything; TrainError where it is of another run."""
+    newest = folder.newest()
+    if newest is None:
+        tell("there is no checkpoint yet: from the beginning")
+        return None
+    saved = checkpoint.read(newest)
+    for note in checkpoint.require_same(saved.state, settings, inputs):
+        tell(note)
+    tell(f"going on from `{newest}`")
+    return saved

@@ -19,7 +19,9 @@ from gyre.trainer.passes.policy import Policy
 from gyre.trainer.passes.run import LossPart, PassOutput, TreePass
 from gyre.trainer.settings import LossSettings, OptimizerSettings, Schedule, TrainSettings
 from gyre.trainer.update.batch import Batch, name_of
-from gyre.trainer.update.learner import Learner, Network, Progress, Stopped
+from gyre.trainer.update.computing import Stopped
+from gyre.trainer.update.learner import Learner, Progress
+from gyre.trainer.update.network import Network
 from gyre.trainer.update.report import Skipped, UpdateReport
 from tests.trainer.builders import context, random_trees, targets, tree, with_logprobs
 from tests.trainer.models import tiny_model
