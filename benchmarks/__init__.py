@@ -10,5 +10,6 @@ passthrough.py  the proxy that records nothing, to compare with
 wires/          Messages and Responses beside chat
 trees/          what trees cost and deliver
 engine/         the embedded engine beside transformers and llama.cpp
+train/          training on trees beside training path by path
 material.py     seeded text, ids and log-probabilities that all of them share
 """

@@ -39,6 +39,8 @@ from benchmarks.processes import (
     set_real_time,
 )
 from benchmarks.report import DIRECT, GYRE, MB, PASS, Bar, Figures
+from benchmarks.train.report import Results as TrainResults
+from benchmarks.train.run import measure as measure_train
 from benchmarks.trees.report import Results
 from benchmarks.trees.run import measure as measure_trees
 from benchmarks.wires import report as wires_report
@@ -193,11 +195,12 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--quick", action="store_true", help="one round of few calls, under a minute")
     options.add_argument("--rounds", type=int, help="default 3, with --quick 1")
     options.add_argument(
-        "--only", default="", help="only cells, or parts of --engine, whose name contains this"
+        "--only", default="", help="only cells, or parts of --engine or --train, whose name contains this"
     )
     options.add_argument("--wires", action="store_true", help="only what Messages and Responses cost")
     options.add_argument("--trees", action="store_true", help="only what trees cost, no proxies")
     options.add_argument("--engine", action="store_true", help="only the embedded engine, no proxies")
+    options.add_argument("--train", action="store_true", help="only training on trees, no proxies")
     options.add_argument("--bare", action="store_true", help="the pass-through alone, without gyre")
     options.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
     options.add_argument("--markdown", action="store_true", help="tables for docs/measurements.md")
@@ -246,13 +249,14 @@ def document(
     found: Sequence[Bench],
     trees: Results,
     engine: EngineResults,
+    train: TrainResults,
     bars: Sequence[Bar],
     remarks: Sequence[str],
 ) -> str:
     rows = [asdict(row) for bench in found for row in bench.rows]
     listed = [asdict(bar) | {"met": bar.met} for bar in bars]
     head = {"schema": 1, "machine": report.machine(), "remarks": remarks}
-    parts = {"trees": asdict(trees), "engine": asdict(engine)}
+    parts = {"trees": asdict(trees), "engine": asdict(engine), "train": asdict(train)}
     return json.dumps(head | {"figures": rows, "bars": listed} | parts)
 
 
@@ -260,10 +264,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: every call was answered and every bar was met."""
     chosen = read_options(arguments)
     rounds = chosen.rounds or (1 if chosen.quick else 3)
-    trees, engine = Results(), EngineResults()
-    everything = not (chosen.bare or chosen.wires or chosen.trees or chosen.engine or chosen.only)
+    trees, engine, train = Results(), EngineResults(), TrainResults()
+    apart = chosen.trees or chosen.engine or chosen.train
+    everything = not (chosen.bare or chosen.wires or apart or chosen.only)
     with tempfile.TemporaryDirectory(prefix="gyre-bench-") as scratch:
-        apart = chosen.trees or chosen.engine
         found = [] if apart else [recording(chosen, Path(scratch), rounds)]
         if chosen.profile:
             return 0
@@ -271,15 +275,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             trees = measure_trees(Path(scratch), rounds)
         if chosen.engine or everything:
             engine = measure_engine(rounds, short=chosen.quick, only=chosen.only)
-    bars = [bar for bench in found for bar in bench.bars] + trees.bars() + engine.bars()
+        if chosen.train or everything:
+            train = measure_train(rounds, short=chosen.quick, only=chosen.only)
+    bars = [bar for bench in found for bar in bench.bars] + trees.bars() + engine.bars() + train.bars()
     remarks = [remark for bench in found for remark in bench.remarks]
     if chosen.json:
-        print(document(found, trees, engine, bars, remarks))
+        print(document(found, trees, engine, train, bars, remarks))
     else:
         show = report.markdown if chosen.markdown else report.show
         rows = [row for bench in found for row in bench.rows]
         wired = {cell.name for cell in WIRE_CELLS}
-        grids = wires_report.grids(report.Table(rows)) + trees.grids() + engine.grids()
+        grids = wires_report.grids(report.Table(rows)) + trees.grids() + engine.grids() + train.grids()
         print(show([row for row in rows if row.cell not in wired], bars, remarks, grids))
     failed = any(bench.failures for bench in found)
     return int(failed or not all(bar.met for bar in bars))
