@@ -100,12 +100,12 @@ def _relative(off: float, size: float) -> float:
     return math.inf if math.isnan(off) else off / size if size else off
 
 
-def assert_true(found: Update, wanted: oracle.Truth, what: str = "") -> None:
+def assert_true(found: Update, wanted: oracle.Truth, what: str = "", tolerance: float = TOLERANCE) -> None:
     """Loss and every gradient, to rounding."""
     off, name = distance(found.gradients, wanted.gradients)
-    assert off <= TOLERANCE, f"{what}: the gradient of {name} is {off:.2g} off"
+    assert off <= tolerance, f"{what}: the gradient of {name} is {off:.2g} off"
     off = loss_distance(found, wanted)
-    assert off <= TOLERANCE, f"{what}: the loss is {off:.2g} off"
+    assert off <= tolerance, f"{what}: the loss is {off:.2g} off"
 
 
 def wrong_by(found: Update, wanted: oracle.Truth) -> float:

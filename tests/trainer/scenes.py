@@ -8,7 +8,7 @@ clip. Shapes: T targets of a batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from transformers import PreTrainedModel
@@ -46,7 +46,7 @@ def model(kind: Kind) -> PreTrainedModel:
     return tiny_model(kind)
 
 
-@cache
+@lru_cache(64)
 def scene(kind: Kind, seed: int, shape: Shape | None = None, settings: LossSettings | None = None) -> Scene:
     """The same for the same arguments; the loss is one after another of `LOSSES` unless given."""
     return of(model(kind), random_trees(seed, shape), seed, settings or LOSSES[seed % len(LOSSES)])

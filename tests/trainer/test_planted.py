@@ -7,23 +7,34 @@ a pass of a few lines (`dense.py`), which is exact without it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
-from gyre.trainer.data.tree import TrainNode, TrainTree
+from gyre.trainer.pack.balance import micro_batches
 from gyre.trainer.pack.merge import Packed, merge
 from gyre.trainer.pack.piece import Piece
 from gyre.trainer.pack.split import split
 from gyre.trainer.passes.packed import PackedPass
 from gyre.trainer.passes.policy import Policy
-from gyre.trainer.passes.run import LossPart, PassOutput, TreePass
+from gyre.trainer.passes.run import TreePass
 from gyre.trainer.settings import ClipLevel, LossSettings
-from tests.trainer import oracle
 from tests.trainer.builders import Shape
 from tests.trainer.compare import Update, assert_true, update, wrong_by
 from tests.trainer.dense import Dense, Forked
+from tests.trainer.mistakes import (
+    PerPiece,
+    Scaled,
+    added,
+    as_if_alone,
+    flattened,
+    keys,
+    leaves_below,
+    row_keys,
+    with_all_targets,
+)
 from tests.trainer.scenes import CLIP, Scene, scene
 
 FAR = 1e-3
@@ -81,7 +92,7 @@ def test_a_target_counted_once_per_trajectory() -> None:
 
     def plant(made: Scene) -> Update:
         forest = made.packed.forest
-        times_K = np.array([_leaves_below(made, int(target)) for target in forest.target_K])
+        times_K = np.array([leaves_below(made, int(target)) for target in forest.target_K])
         again_k = np.repeat(np.arange(len(times_K)), times_K)
         twice = replace(
             forest,
@@ -98,9 +109,9 @@ def test_a_target_counted_once_per_trajectory_in_the_mean_as_well() -> None:
     """And |U_e| and s_e with them: what rows of their own come to."""
 
     def plant(made: Scene) -> Update:
-        trees = [_flattened(tree) for tree in made.trees]
-        old = {key: float(value) for key, value in zip(_keys(made.trees), made.old_T, strict=True)}
-        rows = [key for index, tree in enumerate(made.trees) for key in _row_keys(index, tree)]
+        trees = [flattened(tree) for tree in made.trees]
+        old = {key: float(value) for key, value in zip(keys(made.trees), made.old_T, strict=True)}
+        rows = [key for index, tree in enumerate(made.trees) for key in row_keys(index, tree)]
         flat = replace(made, trees=trees, packed=merge(trees), old_T=torch.tensor([old[key] for key in rows]))
         return run(flat)
 
@@ -114,7 +125,7 @@ def test_targets_of_context_counted_again() -> None:
         forest = made.packed.forest
         parts = split(forest, len(forest) // 3)
         assert any(part.context for part in parts)
-        return run(made, pieces=[_greedy(forest, part) for part in parts])
+        return run(made, pieces=[with_all_targets(forest, part) for part in parts])
 
     assert_seen(plant)
 
@@ -197,18 +208,28 @@ def test_temperature_dropped() -> None:
     assert_seen(plant)
 
 
-def test_normalised_per_micro_batch() -> None:
-    """Or per rank: each divides by the executions that it has, and the mean is taken."""
+def split_in_three(forest: Piece) -> list[list[Piece]]:
+    return [[piece] for piece in split(forest, len(forest) // 3)]
+
+
+def over_two_ranks(forest: Piece) -> list[list[Piece]]:
+    return micro_batches(forest, budget=len(forest) // 3, ranks=2)
+
+
+@pytest.mark.parametrize("shares", [split_in_three, over_two_ranks])
+def test_normalised_per_share(shares: Callable[[Piece], list[list[Piece]]]) -> None:
+    """Each micro-batch, or rank, divides by the executions that it has, and the mean is taken."""
 
     def plant(made: Scene) -> Update:
-        targets, forest = made.packed.targets, made.packed.forest
-        parts = split(forest, len(forest) // 3)
-        by = PackedPass(Policy(made.model))
-        own = [len(set(targets.execution_T[part.target_K].tolist())) or 1 for part in parts]
-        factors = [len(targets.executions) / count / len(parts) for count in own]
-        return run(
-            made, pieces=parts, by=PerPiece(run=by, factors=dict(zip(map(id, parts), factors, strict=True)))
-        )
+        targets = made.packed.targets
+        parts = shares(made.packed.forest)
+        factors: dict[int, float] = {}
+        for own in parts:
+            mine = {execution for piece in own for execution in targets.execution_T[piece.target_K].tolist()}
+            for piece in own:
+                factors[id(piece)] = len(targets.executions) / len(mine) / len(parts)
+        by = PerPiece(run=PackedPass(Policy(made.model)), factors=factors)
+        return run(made, pieces=[piece for own in parts for piece in own], by=by)
 
     assert_seen(plant)
 
@@ -224,128 +245,14 @@ def test_a_clip_per_micro_batch() -> None:
     def plant(made: Scene) -> Update:
         parts = split(made.packed.forest, len(made.packed.forest) // 3)
         by = PackedPass(Policy(made.model))
-        return _sum(made, [_alone(made, by, part) for part in parts])
+        return added(made, [as_if_alone(made, by, part) for part in parts])
 
     assert_seen(plant)
 
 
 def test_weights_without_a_cap() -> None:
-    open_end = replace_settings(importance_cap=1e6)
-    assert_seen(lambda made: run(made, settings=open_end))
+    assert_seen(lambda made: run(made, settings=LossSettings(importance_cap=1e6, **CLIP)))
 
 
 def replace_settings(**changes: float) -> LossSettings:
     return LossSettings(**CLIP | changes)
-
-
-# ------------------------------------------------------------------------------------------------- the means
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaled:
-    """A pass whose gradients are multiplied."""
-
-    run: TreePass
-    factor: float
-
-    def __call__(self, piece: Piece, temperature_K: torch.Tensor, loss: LossPart | None = None) -> PassOutput:
-        if loss is None:
-            return self.run(piece, temperature_K)
-        return self.run(
-            piece, temperature_K, lambda logprobs_k, which_k: self.factor * loss(logprobs_k, which_k)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PerPiece:
-    run: TreePass
-    factors: dict[int, float]
-    """By identity of the piece."""
-
-    def __call__(self, piece: Piece, temperature_K: torch.Tensor, loss: LossPart | None = None) -> PassOutput:
-        return Scaled(run=self.run, factor=self.factors[id(piece)])(piece, temperature_K, loss)
-
-
-def _alone(made: Scene, by: TreePass, piece: Piece) -> Update:
-    """A piece as if it were the batch."""
-    targets = made.packed.targets
-    own_T = np.sort(piece.target_K)
-    kept = replace(
-        targets,
-        execution_T=targets.execution_T[own_T],
-        trajectory_T=targets.trajectory_T[own_T],
-        weight_T=targets.weight_T[own_T],
-        advantage_T=targets.advantage_T[own_T],
-        behaviour_T=targets.behaviour_T[own_T],
-        temperature_T=targets.temperature_T[own_T],
-        version_T=targets.version_T[own_T],
-    )
-    own = replace(piece, target_K=np.searchsorted(own_T, piece.target_K))
-    return update(by, made.model, Packed(forest=own, targets=kept), [own], made.settings, made.old_T[own_T])
-
-
-def _sum(made: Scene, parts: list[Update]) -> Update:
-    names = {name for part in parts for name in part.gradients}
-    zero = torch.zeros(())
-    return replace(
-        parts[0],
-        loss=sum(part.loss for part in parts),
-        gradients={name: sum((part.gradients.get(name, zero) for part in parts), zero) for name in names},
-    )
-
-
-def _keys(trees: list[TrainTree]) -> list[oracle.Key]:
-    return [
-        (index, node, token)
-        for index, tree in enumerate(trees)
-        for node, one in enumerate(tree.nodes)
-        if one.target is not None
-        for token in range(len(one.token_ids))
-    ]
-
-
-def _row_keys(index: int, tree: TrainTree) -> list[oracle.Key]:
-    return [
-        (index, node, token)
-        for path in oracle.leaf_paths(tree)
-        for node in path
-        if tree.nodes[node].target is not None
-        for token in range(len(tree.nodes[node].token_ids))
-    ]
-
-
-def _flattened(tree: TrainTree) -> TrainTree:
-    """A root for every trajectory, with all of its targets."""
-    nodes: list[TrainNode] = []
-    for path in oracle.leaf_paths(tree):
-        for step, node in enumerate(path):
-            nodes.append(replace(tree.nodes[node], parent=len(nodes) - 1 if step else -1))
-    return replace(tree, nodes=nodes)
-
-
-def _leaves_below(made: Scene, target: int) -> int:
-    """Trajectories that pass through it."""
-    index, node, _ = _keys(made.trees)[target]
-    return sum(node in path for path in oracle.leaf_paths(made.trees[index]))
-
-
-def _greedy(forest: Piece, part: Piece) -> Piece:
-    """With every target whose source it has, found by the ids on the way to it."""
-    paths = {_path(part, index): index for index in range(len(part))}
-    found = [
-        (paths[_path(forest, source)], label, target)
-        for source, label, target in zip(
-            forest.source_K.tolist(), forest.label_K.tolist(), forest.target_K.tolist(), strict=True
-        )
-        if _path(forest, source) in paths
-    ]
-    source_K, label_K, target_K = (np.array(column, np.int64) for column in zip(*found, strict=True))
-    return replace(part, source_K=source_K, label_K=label_K, target_K=target_K)
-
-
-def _path(piece: Piece, index: int) -> tuple[int, ...]:
-    ids: tuple[int, ...] = ()
-    while index >= 0:
-        ids = (int(piece.input_ids_N[index]), *ids)
-        index = int(piece.parent_N[index])
-    return ids
