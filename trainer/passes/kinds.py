@@ -16,8 +16,6 @@ class LayerKinds:
     recurrent: bool
     """Layers with a state that runs over the tokens, in the order in which they are given: a mask does not
     reach them. Gated delta rules, state spaces, convolutions."""
-    windows: frozenset[int]
-    """Sizes of sliding windows; empty where every attention layer sees its whole path."""
     other: tuple[str, ...]
     """Names of what is neither, as they may be shown: attention with sinks or caps, biases by distance."""
 
@@ -27,7 +25,6 @@ def layer_kinds(model: PreTrainedModel) -> LayerKinds:
     types = _types(model)
     return LayerKinds(
         recurrent=bool(model._is_stateful) or _recurrent(types),
-        windows=frozenset(_windows(model)),
         other=tuple(sorted(_other(model, types))),
     )
 
@@ -42,16 +39,6 @@ def _recurrent(types: set[str]) -> bool:
 def _types(model: PreTrainedModel) -> set[str]:
     values = model.config.get_text_config().to_dict()
     return set(values.get("layer_types") or values.get("layers_block_type") or ())
-
-
-def _windows(model: PreTrainedModel) -> set[int]:
-    """Attention modules carry their own: configurations spell them in many ways."""
-    found: set[int] = set()
-    for module in model.modules():
-        window = vars(module).get("sliding_window")
-        if isinstance(window, int) and window > 0:
-            found.add(window)
-    return found
 
 
 def _other(model: PreTrainedModel, types: set[str]) -> set[str]:

@@ -42,7 +42,7 @@ class Policy:
         self.kinds: LayerKinds = layer_kinds(model)
         self.stock: str = model.config._attn_implementation
         """Name of the attention that the model came with."""
-        self.body: Any = model.get_decoder()
+        self.body: Any = _body(model)
         """What is called for hidden states. Sharded training puts its own around it."""
         self._embed: Any = model.get_output_embeddings()
         self._check_head()
@@ -123,6 +123,13 @@ class Policy:
                 f"`{kind}` models cap or scale their logits (relative difference {difference:.2g}), which"
                 " gyre does not do"
             )
+
+
+def _body(model: PreTrainedModel) -> Any:
+    body = model.get_decoder()
+    if body is model:
+        raise RefusedError(f"`{model.config.model_type}` models have no part that gives hidden states alone")
+    return body
 
 
 def load_policy(

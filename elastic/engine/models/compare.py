@@ -36,7 +36,7 @@ _STEPS = ((5, 4), (1, 3), (3, 1), (1, 1), (2, 4))
 def check_logits(model: PreTrainedModel) -> None:
     """Leaves the engine's attention set. EngineError when the two differ, or when one cannot run."""
     try:
-        with _narrow_windows(model):
+        with narrow_windows(model):
             difference = _difference(model)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         first, *_ = str(error).splitlines() or [type(error).__name__]
@@ -107,7 +107,7 @@ def _ragged(model: PreTrainedModel, chunks: list[tuple[int, Chunk]], ids: list[l
 
 
 @contextmanager
-def _narrow_windows(model: PreTrainedModel) -> Iterator[None]:
+def narrow_windows(model: PreTrainedModel) -> Iterator[None]:
     """Masks are made from the configuration, attention functions read the layer: both are changed."""
     holders: list[Any] = [model.config.get_text_config(), *model.modules()]
     windows = [
