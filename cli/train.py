@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from gyre.cli import output
 from gyre.cli.stop import Stop, interruptible
+from gyre.proxy.errors import GyreError
 
 if TYPE_CHECKING:
     from gyre.trainer.settings import TrainSettings
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _COLUMNS = ("what", "value")
+_MAIN_FIRST_S = 5.0
+"""torchrun ends all processes when one has ended with an error, sooner than that."""
 
 
 def train(
@@ -62,12 +66,17 @@ def train(
     ranks = start(settings.device)
     if not ranks.is_main:
         output.manner.quiet = True
-    with interruptible("stopping after the piece under way; again: at once") as stop:
-        outcome = _train(trees, model, out, settings, resume, ranks, stop)
+    try:
+        with interruptible("stopping after the piece under way; again: at once") as stop:
+            outcome = _train(trees, model, out, settings, resume, ranks, stop)
+    except GyreError as error:
+        _one_of_several(ranks, error)
+        raise
     if ranks.is_main:
         _print_outcome(outcome, out, json)
-    ranks.leave(stop.code)
-    raise typer.Exit(stop.code)
+    code = stop.code if outcome.interrupted else 0
+    ranks.leave(code)
+    raise typer.Exit(code)
 
 
 def _train(
@@ -79,6 +88,15 @@ def _train(
     with _shown() as updated:
         watch = Watch(tell=output.say, updated=updated, stop=stop.is_set)
         return run(trees, model, out, settings, resume=resume, ranks=ranks, watch=watch)
+
+
+def _one_of_several(ranks: Ranks, error: GyreError) -> None:
+    """Most errors are met by all processes at once, and are to be told once."""
+    if ranks.size > 1:
+        if not ranks.is_main:
+            time.sleep(_MAIN_FIRST_S)
+        output.print_error(error)
+        ranks.leave(1)
 
 
 @contextmanager

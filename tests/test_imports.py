@@ -116,7 +116,7 @@ def test_recording_and_building_know_no_torch(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "proxy", "log", "log score", "engine", "doctor", "trees", "trees build"]
+    "command", ["", "proxy", "log", "log score", "engine", "doctor", "train", "trees", "trees build"]
 )
 def test_help_loads_nothing_heavy(command: str) -> None:
     assert loaded_by("gyre.cli.main", [*command.split(), "--help"], "Usage: gyre") == ""

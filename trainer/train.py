@@ -27,7 +27,7 @@ from gyre.trainer.update import checkpoint, origin
 from gyre.trainer.update.batch import Batch, deal
 from gyre.trainer.update.computing import Stopped
 from gyre.trainer.update.cursor import Cursor, total_updates, trees_of
-from gyre.trainer.update.folder import Observer, RunFolder
+from gyre.trainer.update.folder import RUN, SETTINGS, Observer, RunFolder
 from gyre.trainer.update.learner import Learner
 from gyre.trainer.update.metrics import Metrics, metrics
 from gyre.trainer.update.network import as_set, positions, reference_of
@@ -104,8 +104,8 @@ def train(
         cursor = saver.go_on_from(saved) if saved else Cursor()
         if ranks.is_main:
             about = {"trees": str(trees), "model": model, "inputs": inputs, "versions": origin.versions()}
-            folder.write_file("run.json", msgspec.json.format(msgspec.json.encode(about)))
-            folder.write_file("train.toml", as_toml(settings).encode())
+            folder.write_file(RUN, msgspec.json.format(msgspec.json.encode(about)))
+            folder.write_file(SETTINGS, as_toml(settings).encode())
         with metrics(folder, learner.progress.update) if ranks.is_main else nullcontext() as told:
             old = old_of(saved) if saved else {}
             return _run(learner, data, cursor, old, saver, told, watch)

@@ -203,6 +203,7 @@ def test_trees_of_another_model_are_told_before_anything_is_trained(
     told = refusal(capsys, *ground.arguments(tmp_path / "out", model=tmp_path / "stranger"))
     assert "sampled by another model or tokenizer" in told
     assert not (tmp_path / "out" / "checkpoints").exists()
+    assert run(*ground.arguments(tmp_path / "out"), "--max-updates", "1") == 0
 
 
 def test_wrong_usage_is_exit_code_2(ground: Ground, tmp_path: Path) -> None:

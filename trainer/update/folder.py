@@ -26,6 +26,8 @@ from gyre.trainer.errors import TrainError
 
 LATEST = "latest"
 LOCK = "train.lock"
+RUN, SETTINGS, LINES, EVENTS = "run.json", "train.toml", "metrics.jsonl", "tensorboard"
+_BARE = {LOCK, RUN, SETTINGS, LINES, EVENTS}
 _NAME = re.compile(r"update-(\d{6,})")
 _LEFT = re.compile(r"\.(update-\d{6,}\.(writing|removing)|latest\.new|.*\.tmp)")
 
@@ -54,19 +56,22 @@ class RunFolder:
     def newest(self) -> Path | None:
         return next(reversed(self.all()), None)
 
-    def has_run(self) -> bool:
-        """Whether anything lies here that a new run would overwrite."""
-        return self.root.exists() and any(path.name != LOCK for path in self.root.iterdir())
-
     def require(self, *, resume: bool) -> None:
         """Raises TrainError for what a new run would overwrite, or where there is nothing to go on with."""
-        if resume and not self.has_run():
-            raise TrainError(
-                f"there is no run in `{self.root}` to go on with", "leave `--resume` out to begin one"
-            )
-        if not resume and self.has_run():
+        if resume and not (self.root / RUN).exists():
+            hint = "leave `--resume` out to begin one"
+            raise TrainError(f"there is no run in `{self.root}` to go on with", hint)
+        if not resume and not self._is_free():
             text = f"`{self.root}` is not empty, and nothing in it is overwritten"
             raise TrainError(text, "`--resume` goes on with the run there; for another one give a new folder")
+
+    def _is_free(self) -> bool:
+        """Whether there is nothing, or what a run leaves that ended before its first update."""
+        if not self.root.exists():
+            return True
+        known = {path.name for path in self.root.iterdir()} <= _BARE
+        lines = self.root / LINES
+        return known and not (lines.exists() and lines.stat().st_size)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -96,7 +101,7 @@ class RunFolder:
             os.close(descriptor)
 
     def _forget(self) -> None:
-        if not self.has_run():
+        if {path.name for path in self.root.iterdir()} == {LOCK}:
             (self.root / LOCK).unlink(missing_ok=True)
             self.root.rmdir()
 

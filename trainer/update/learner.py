@@ -74,6 +74,8 @@ class Learner:
         self._computing = Computing(self.ranks, stop, at)
         self._at = at
         self._compared = False
+        self._phases = Phases()
+        """Of the update that comes next."""
         self._halved = 0
 
     @property
@@ -117,8 +119,9 @@ class Learner:
         """
         trees = [tree for tree in batch.parts[part] if tree.targets]
         old = batch.old if part else None
+        phases, self._phases = self._phases, Phases()
         try:
-            report = self._fitting(lambda: self._update(trees, old))
+            report = self._fitting(lambda: self._update(trees, old, phases))
         finally:
             self.optimizer.zero_grad(set_to_none=True)
         self.progress.update += 1
@@ -126,8 +129,9 @@ class Learner:
         batch.forget(part)
         return report
 
-    def _update(self, trees: list[TrainTree], old: Mapping[str, Floats32] | None) -> UpdateReport:
-        phases = Phases()
+    def _update(
+        self, trees: list[TrainTree], old: Mapping[str, Floats32] | None, phases: Phases
+    ) -> UpdateReport:
         computed = self._computed(trees)
         if not computed:
             return self._report(trees, phases)
@@ -214,7 +218,9 @@ class Learner:
 
     def _add_old(self, batch: Batch, trees: Sequence[TrainTree]) -> None:
         computed = self._computed([tree for tree in trees if tree.targets])
-        if computed:
+        if not computed:
+            return
+        with self._phases("old"):
             packed = merge(computed)
             logprobs_T = self._fitting(
                 lambda: self._computing.score(

@@ -16,11 +16,8 @@ from typing import Any
 import orjson
 from torch.utils.tensorboard import SummaryWriter
 
-from gyre.trainer.update.folder import RunFolder
+from gyre.trainer.update.folder import EVENTS, LINES, RunFolder
 from gyre.trainer.update.report import UpdateReport
-
-LINES = "metrics.jsonl"
-EVENTS = "tensorboard"
 
 
 class Metrics:

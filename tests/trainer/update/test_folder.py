@@ -110,10 +110,26 @@ def test_a_new_run_needs_an_empty_folder_and_a_resumed_one_a_run(tmp_path: Path)
     folder.require(resume=False)
     with pytest.raises(TrainError, match="there is no run"):
         folder.require(resume=True)
+    folder.write_file("run.json", b"{}")
+    folder.require(resume=True)
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(TrainError, match="is not empty, and nothing in it is overwritten"):
         folder.require(resume=False)
-    folder.require(resume=True)
+
+
+def test_a_run_that_ended_before_its_first_update_is_nothing_to_keep(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for name in ("run.json", "train.toml", "metrics.jsonl"):
+        folder.write_file(name, b"")
+    (tmp_path / "tensorboard").mkdir()
+    folder.require(resume=False)
+    folder.write_file("metrics.jsonl", b"{}\n")
+    with pytest.raises(TrainError, match="is not empty"):
+        folder.require(resume=False)
+    folder.write_file("metrics.jsonl", b"")
+    written(folder, 1)
+    with pytest.raises(TrainError, match="is not empty"):
+        folder.require(resume=False)
 
 
 def test_what_else_lies_among_the_checkpoints_is_left_alone(tmp_path: Path) -> None:
