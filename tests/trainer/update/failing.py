@@ -1,21 +1,18 @@
-"""Processes of which one runs out of memory, or ends: `python -m tests.trainer.update.failing FOLDER WHAT`.
+"""Processes of which one fails: `python -m tests.trainer.update.failing FOLDER WHAT PASS`.
 
-WHAT is `nothing`, `memory` or `error`, and the pass.
+WHAT is `nothing`, where memory ends, `forward` or `backward`, or `error`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from gyre.trainer.pack.piece import Piece
 from gyre.trainer.passes.policy import Policy
-from gyre.trainer.passes.run import LossPart, PassOutput, TreePass
-from gyre.trainer.settings import Device, Dtype, OptimizerSettings, TrainSettings
+from gyre.trainer.settings import Device, OptimizerSettings, TrainSettings
 from gyre.trainer.update.learner import Learner, Network
 from gyre.trainer.update.processes import start
 from gyre.trainer.update.ranks import Ranks
@@ -26,47 +23,40 @@ from tests.trainer.update.shared import a_pass
 torch.set_num_threads(1)
 
 
-class Failing:
-    """A pass that calls something with every part of the loss."""
+class Fault:
+    """Comes once, in the middle of a layer, when that is computed with gradients for the second time."""
 
-    def __init__(self, run: TreePass, fail: Callable[[], None]) -> None:
-        self._run = run
-        self._fail = fail
+    def __init__(self, policy: Policy, what: str) -> None:
+        self._what = what
+        self._calls = 0
+        policy.model.get_decoder().layers[1].mlp.register_forward_hook(self._forward)
 
-    def __call__(self, piece: Piece, temperature_K: torch.Tensor, loss: LossPart | None = None) -> PassOutput:
-        def failing(logprobs_k: torch.Tensor, which_k: torch.Tensor) -> torch.Tensor:
-            assert loss is not None
-            value = loss(logprobs_k, which_k)
-            self._fail()
-            return value
+    def _forward(self, module: torch.nn.Module, args: object, output: torch.Tensor) -> None:
+        if output.requires_grad:
+            self._calls += 1
+            if self._calls == 2 and self._what == "backward":
+                output.register_hook(self._fail)
+            elif self._calls == 2:
+                self._fail(output)
 
-        return self._run(piece, temperature_K, None if loss is None else failing)
+    def _fail(self, tensor: torch.Tensor) -> None:
+        raise ArithmeticError("as planted") if self._what == "error" else MemoryError
 
 
-def updated(name: str, what: str, ranks: Ranks, dtype: Dtype = Dtype.FP32) -> dict[str, torch.Tensor]:
-    """Weights after two updates; the second part of the first one's loss disturbs the last process."""
-    policy = Policy(tiny_model(), dtype=dtype)
-    calls = 0
-
-    def fail() -> None:
-        nonlocal calls
-        calls += ranks.rank == ranks.size - 1
-        if calls == 2 and what != "nothing":
-            calls += 1
-            raise MemoryError if what == "memory" else ArithmeticError("as planted")
-
-    settings = TrainSettings(
-        token_budget=40, updates_per_batch=2, optimizer=OptimizerSettings(lr=1e-3), dtype=dtype
-    )
-    network = Network(policy=policy, make=lambda budget: Failing(a_pass(policy, name), fail))
+def updated(name: str, what: str, ranks: Ranks) -> dict[str, torch.Tensor]:
+    """Weights after two updates; the first one is disturbed on the last process."""
+    policy = Policy(tiny_model())
+    if what != "nothing" and ranks.rank == ranks.size - 1:
+        Fault(policy, what)
+    settings = TrainSettings(token_budget=40, updates_per_batch=2, optimizer=OptimizerSettings(lr=1e-3))
+    network = Network(policy=policy, make=lambda budget: a_pass(policy, name))
     ranks.shard(policy, alike=name != "dfs")
     learner = Learner(network, settings, total_updates=10, ranks=ranks)
     trees = random_trees(3, Shape(executions=10, missing=1.0))
     batch = learner.begin([trees[:6], trees[6:]])
     for part in range(2):
         learner.update(batch, part)
-    wanted = 20 if what == "memory" else 40
-    assert learner.progress.token_budget == wanted, learner.progress
+    assert learner.progress.token_budget == (20 if what in ("forward", "backward") else 40)
     return {name: ranks.whole(own) for name, own in learner.parameters.items()}
 
 

@@ -122,8 +122,7 @@ def compute(case: Case, ranks: Ranks) -> dict[str, torch.Tensor]:
     """Gradients by name, their `norm`, which targets are `clipped`; on others than the main process empty."""
     packed = batch()
     policy = Policy(tiny_model(case.kind), dtype=case.dtype)
-    noise_T = torch.randn(len(packed.targets), generator=torch.Generator().manual_seed(1))
-    old_T = scored(FlatPass(policy), packed, split(packed.forest, 1000)) + 0.05 * noise_T
+    old_T = scored(FlatPass(policy), packed, split(packed.forest, 1000)) + moved(packed)
     ranks.shard(policy, alike=case.run != "dfs")
     parameters = trained_parameters(policy.model, case.train, ())
     run, pieces = a_pass(policy, case.run), pieces_of(packed, case, ranks)
@@ -141,6 +140,18 @@ def compute(case: Case, ranks: Ranks) -> dict[str, torch.Tensor]:
     norm = ranks.norm(gradients(parameters.values()))
     found = {name: ranks.whole(own.grad) for name, own in parameters.items() if own.grad is not None}
     return found | {"norm": torch.tensor(norm), "clipped": objective.clipped_T, "logprobs": now_T}
+
+
+def moved(packed: Packed) -> torch.Tensor:
+    """What the policy has lost since the batch's start, (T,): two of the executions are clipped.
+
+    One of them by what it lost on its short root alone, which mostly is another process's.
+    """
+    targets = packed.targets
+    lost_T = 0.05 * torch.randn(len(targets), generator=torch.Generator().manual_seed(1))
+    lost_T[np.flatnonzero(targets.execution_T == 0)[-3:]] += 1.0
+    lost_T[targets.execution_T == 1] -= 0.1
+    return lost_T
 
 
 def scored(run: TreePass, packed: Packed, pieces: Sequence[Piece]) -> torch.Tensor:
