@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from gyre.trainer.errors import TrainError
 from gyre.trainer.passes.policy import Policy
 from gyre.trainer.settings import Device
 from gyre.trainer.update.ranks import OneProcess, Ranks
@@ -61,7 +62,11 @@ class Processes:
 
     def max(self, value: float) -> float:
         found = torch.tensor(value, dtype=torch.float64)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
+        try:
+            dist.all_reduce(found, dist.ReduceOp.MAX)
+        except RuntimeError as problem:
+            text = "another process of this run has ended"
+            raise TrainError(text, "its own message says why") from problem
         return found.item()
 
     def barrier(self) -> None:
