@@ -37,8 +37,8 @@ from tests.trainer.mistakes import (
 )
 from tests.trainer.scenes import CLIP, Scene, scene
 
-FAR = 1e-3
-"""A hundred times what rounding is allowed."""
+FAR = 1e-2
+"""A thousand times what rounding is allowed."""
 SEEDS = (4, 6, 7, 15)
 """Scenes in which some executions are clipped and some are not, and which split at branch points."""
 
