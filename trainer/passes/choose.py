@@ -10,7 +10,7 @@ from gyre.trainer.passes.dfs import TOGETHER, DfsPass
 from gyre.trainer.passes.flat import FlatPass
 from gyre.trainer.passes.packed import PackedPass
 from gyre.trainer.passes.policy import Policy
-from gyre.trainer.passes.probe import HINT, require_causal, require_exact
+from gyre.trainer.passes.probe import HINT, Probe
 from gyre.trainer.passes.run import LossPart, PassOutput, TreePass
 from gyre.trainer.passes.visits import visits
 from gyre.trainer.settings import PassName
@@ -30,7 +30,7 @@ def choose(policy: Policy, name: PassName, *, budget: int, recompute: bool | Non
     """
     if name is PassName.AUTO:
         return AutoPass(policy, budget=budget, recompute=recompute)
-    return _exact(policy, name, budget, recompute)
+    return _Exact(policy, budget, recompute).make(name)
 
 
 class AutoPass:
@@ -41,12 +41,13 @@ class AutoPass:
         self._policy = policy
         self._budget = budget
         self._recompute = recompute
-        self._passes = {PassName.FLAT: _exact(policy, PassName.FLAT, budget, recompute)}
+        exact = _Exact(policy, budget, recompute)
+        self._passes = {PassName.FLAT: exact.make(PassName.FLAT)}
         self.refused: dict[PassName, str] = {}
         """Why a pass is never taken."""
         for name in (PassName.PACKED, PassName.DFS):
             try:
-                self._passes[name] = _exact(policy, name, budget, recompute)
+                self._passes[name] = exact.make(name)
             except RefusedError as error:
                 self.refused[name] = error.message
 
@@ -69,35 +70,56 @@ class AutoPass:
         return on_cpu and len(piece) >= LONG_VISIT * len(visits(piece, limit=None, together=TOGETHER))
 
 
-def _exact(policy: Policy, name: PassName, budget: int, recompute: bool | None) -> TreePass:
-    match name:
-        case PassName.PACKED:
-            _require_mask(policy)
-            packed = PackedPass(policy)
-            require_exact(policy, packed, name)
-            return packed
-        case PassName.DFS:
-            _require_plain(policy, name)
-            require_exact(policy, DfsPass(policy, budget=budget, recompute=False, together=0), name)
-            return DfsPass(policy, budget=budget, recompute=recompute)
-        case _:
-            require_causal(policy)
-            return FlatPass(policy, rows_tokens=budget)
+class _Exact:
+    """Passes that are right for a model."""
 
+    def __init__(self, policy: Policy, budget: int, recompute: bool | None) -> None:
+        self._policy = policy
+        self._budget = budget
+        self._recompute = recompute
+        self._probe: Probe | None = None
 
-def _require_mask(policy: Policy) -> None:
-    """Of layers of which a mask says everything."""
-    if policy.kinds.recurrent:
-        what = "recurrent layers, whose state would run on from one branch into the next"
-        raise _refused(policy, PassName.PACKED, what)
-    _require_plain(policy, PassName.PACKED)
+    def make(self, name: PassName) -> TreePass:
+        """RefusedError with the reason where it would be wrong."""
+        policy, budget = self._policy, self._budget
+        match name:
+            case PassName.PACKED:
+                self._refuse(name, recurrent=True)
+                packed = PackedPass(policy)
+                self._require_exact(packed, name)
+                return packed
+            case PassName.DFS:
+                self._refuse(name, recurrent=False)
+                by_visit = DfsPass(policy, budget=budget, recompute=False, together=0)
+                self._require_exact(by_visit, name)
+                return DfsPass(policy, budget=budget, recompute=self._recompute)
+            case _:
+                by_path = FlatPass(policy, rows_tokens=budget)
+                self._require_exact(by_path, name)
+                return by_path
 
+    def _require_exact(self, tree_pass: TreePass, name: PassName) -> None:
+        tried = self._policy.tried
+        if name not in tried:
+            tried[name] = self._fault(tree_pass, name)
+        if (fault := tried[name]) is not None:
+            raise fault
 
-def _require_plain(policy: Policy, name: PassName) -> None:
-    if policy.kinds.other:
-        raise _refused(policy, name, ", ".join(policy.kinds.other))
+    def _fault(self, tree_pass: TreePass, name: PassName) -> RefusedError | None:
+        if self._probe is None:
+            self._probe = Probe(self._policy)
+        try:
+            self._probe.require_exact(tree_pass, name)
+        except RefusedError as error:
+            return error
+        return None
 
-
-def _refused(policy: Policy, name: PassName, what: str) -> RefusedError:
-    kind = policy.model.config.model_type
-    return RefusedError(f'`pass = "{name}"` would be wrong for `{kind}` models: they have {what}', HINT)
+    def _refuse(self, name: PassName, *, recurrent: bool) -> None:
+        """By what the layers are called."""
+        found = list(self._policy.kinds.other)
+        if recurrent and self._policy.kinds.recurrent:
+            found.append("recurrent layers, whose state would run on from one branch into the next")
+        if found:
+            kind = self._policy.model.config.model_type
+            what = f'`pass = "{name}"` would be wrong for `{kind}` models: they have {", ".join(found)}'
+            raise RefusedError(what, HINT)

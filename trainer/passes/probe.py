@@ -20,53 +20,56 @@ _TOLERANCE = {"cpu": 1e-3, "cuda": 2e-2}
 """Difference of log-probabilities (L2) relative to how they vary: rounding makes 1e-5, on CUDA, where
 products of fp32 may be rounded to TF32, 1e-3; another attention mostly more than 0.1."""
 
+HINT = '`pass = "auto"` takes one that is right'
+
 _FIRST_RUN = 5
 _PARENTS = (-1, 0, 1, 2, 3, 4, 5, 6, 4, 8, 9, -1, 11)
 """Five tokens, two branches of three, and a root of two behind them."""
 
 
-def require_exact(policy: Policy, tree_pass: TreePass, name: str) -> None:
-    """RefusedError with what is wrong, unless `tree_pass` gives what `flat` gives."""
-    try:
+class Probe:
+    """The model's own numbers, and passes compared with them."""
+
+    def __init__(self, policy: Policy) -> None:
+        """RefusedError where what comes later on a path, or padding, changes a log-probability."""
+        self._policy = policy
+        self._kind = policy.model.config.model_type
         with narrow_windows(policy.model), policy.precise():
-            wanted_K = _logprobs(policy, FlatPass(policy, rows_tokens=1 << 10))
-            found_K = _logprobs(policy, tree_pass)
-    except RefusedError:
-        raise
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        first, *_ = str(error).splitlines() or [type(error).__name__]
-        raise _refused(policy, name, f"their layers are not called as ours are: {first}") from error
-    difference = float((found_K - wanted_K).norm() / (wanted_K - wanted_K.mean()).norm())
-    if not difference <= _TOLERANCE[policy.device.type]:  # also when it is no number
-        raise _refused(policy, name, f"log-probabilities are others than path by path, by {difference:.2g}")
+            self._wanted_K = self._logprobs(FlatPass(policy, rows_tokens=1 << 10))
+            alone_K = self._logprobs(FlatPass(policy), _FIRST_RUN)
+        if not self._same(self._wanted_K[:_FIRST_RUN], alone_K):
+            raise RefusedError(f"`{self._kind}` models look ahead: they predict no next token")
+
+    def require_exact(self, tree_pass: TreePass, name: str) -> None:
+        """RefusedError with what is wrong, unless `tree_pass` gives what the model gives path by path."""
+        try:
+            with narrow_windows(self._policy.model), self._policy.precise():
+                found_K = self._logprobs(tree_pass)
+        except RefusedError:
+            raise
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            first, *_ = str(error).splitlines() or [type(error).__name__]
+            raise self._refused(name, f"their layers are not called as ours are: {first}") from error
+        if not self._same(found_K, self._wanted_K):
+            off = _distance(found_K, self._wanted_K)
+            raise self._refused(name, f"log-probabilities are others than path by path, by {off:.2g}")
+
+    def _same(self, found_K: torch.Tensor, wanted_K: torch.Tensor) -> bool:
+        return _distance(found_K, wanted_K) <= _TOLERANCE[self._policy.device.type]  # not where it is NaN
+
+    def _refused(self, name: str, why: str) -> RefusedError:
+        return RefusedError(f'`pass = "{name}"` is wrong for `{self._kind}` models: {why}', HINT)
+
+    def _logprobs(self, tree_pass: TreePass, count: int = len(_PARENTS)) -> torch.Tensor:
+        piece = _piece(self._policy, count)
+        return tree_pass(piece, torch.ones(count)).logprobs_K
 
 
-def require_causal(policy: Policy) -> None:
-    """RefusedError where what comes later on a path, or padding, changes a log-probability."""
-    with policy.precise():
-        alone_K = _logprobs(policy, FlatPass(policy), _piece(policy, _FIRST_RUN))
-        within_K = _logprobs(policy, FlatPass(policy, rows_tokens=1 << 10))[:_FIRST_RUN]
-    difference = float((within_K - alone_K).norm() / (alone_K - alone_K.mean()).norm())
-    if not difference <= _TOLERANCE[policy.device.type]:
-        raise RefusedError(
-            f"`{policy.model.config.model_type}` models look ahead: they predict no next token"
-        )
+def _distance(found_K: torch.Tensor, wanted_K: torch.Tensor) -> float:
+    return float((found_K - wanted_K).norm() / (wanted_K - wanted_K.mean()).norm())
 
 
-def _refused(policy: Policy, name: str, why: str) -> RefusedError:
-    kind = policy.model.config.model_type
-    return RefusedError(f'`pass = "{name}"` is wrong for `{kind}` models: {why}', HINT)
-
-
-HINT = '`pass = "auto"` takes one that is right'
-
-
-def _logprobs(policy: Policy, tree_pass: TreePass, piece: Piece | None = None) -> torch.Tensor:
-    piece = piece or _piece(policy)
-    return tree_pass(piece, torch.ones(len(piece.label_K))).logprobs_K
-
-
-def _piece(policy: Policy, count: int = len(_PARENTS)) -> Piece:
+def _piece(policy: Policy, count: int) -> Piece:
     """The first `count` tokens; any ids do, and of each another one's log-probability."""
     parents_N = np.array(_PARENTS[:count])
     depth_N = np.zeros(count, dtype=np.int64)
