@@ -44,6 +44,9 @@ class Policy:
         """Name of the attention that the model came with."""
         self.body: Any = _body(model)
         """What is called for hidden states. Sharded training puts its own around it."""
+        self.tried: dict[str, RefusedError | None] = {}
+        """Passes that were compared with the model, and what is wrong with them. It is remembered, as the
+        weights may be spread over processes since, and the passes be asked for once more."""
         self._embed: Any = model.get_output_embeddings()
         self._check_head()
 

@@ -99,8 +99,8 @@ def test_numbers_tell_what_names_do_not() -> None:
 @pytest.mark.parametrize("kind", ["sliding", "mixed"])
 def test_a_window_longer_than_the_probe_is_seen(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of real models have thousands of tokens; without them layers would see everything."""
-    policy = Policy(tiny_model(kind, sliding_window=4096))
-    choose(policy, PassName.PACKED, budget=1000)
+    model = tiny_model(kind, sliding_window=4096)
+    choose(Policy(model), PassName.PACKED, budget=1000)
     stock = tiled.Tiled.attend
 
     def everything(self: tiled.Tiled, *args: Any, window: int | None, **kwargs: Any) -> torch.Tensor:
@@ -108,7 +108,19 @@ def test_a_window_longer_than_the_probe_is_seen(kind: Kind, monkeypatch: pytest.
 
     monkeypatch.setattr(tiled.Tiled, "attend", everything)
     with pytest.raises(RefusedError, match="others than path by path"):
-        choose(policy, PassName.PACKED, budget=1000)
+        choose(Policy(model), PassName.PACKED, budget=1000)
+
+
+def test_what_was_found_is_remembered_when_numbers_cannot_be_compared_any_more() -> None:
+    """As when the weights are spread over processes, and the budget is halved."""
+    policy = Policy(tiny_model("hybrid"))
+    policy.kinds = LayerKinds(recurrent=False, other=())
+    auto = choose(policy, PassName.AUTO, budget=1000)
+    policy.body = None
+    again = choose(policy, PassName.AUTO, budget=500)
+    assert isinstance(auto, AutoPass)
+    assert isinstance(again, AutoPass)
+    assert again.refused == auto.refused != {}
 
 
 def test_a_model_that_looks_ahead_is_refused() -> None:
