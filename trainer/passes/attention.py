@@ -61,10 +61,14 @@ def tree_attention(
         asked.append("a mask of its own")
     if asked:
         raise RefusedError(f"attention of `{module.config.model_type}` models has {', '.join(sorted(asked))}")
-    out_1NHD = tree.attend(
-        module.layer_idx, query_1HND, key_1KND, value_1KND, scaling=scaling, window=sliding_window
-    )
-    return out_1NHD, None
+    rows = (_rounded(tensor) for tensor in (query_1HND, key_1KND, value_1KND))
+    return tree.attend(module.layer_idx, *rows, scaling=scaling, window=sliding_window), None
+
+
+def _rounded(tensor: torch.Tensor) -> torch.Tensor:
+    """Norms with fp32 weights give fp32 also where bf16 is computed in; not all attention takes both."""
+    place = tensor.device.type
+    return tensor.to(torch.get_autocast_dtype(place)) if torch.is_autocast_enabled(place) else tensor
 
 
 AttentionInterface.register(NAME, tree_attention)

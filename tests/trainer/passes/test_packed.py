@@ -9,14 +9,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gyre.trainer.pack.piece import Piece
 from gyre.trainer.passes.flat import FlatPass
 from gyre.trainer.passes.masks import seen, tiles
 from gyre.trainer.passes.packed import PackedPass
 from gyre.trainer.passes.policy import Policy
 from gyre.trainer.passes.tiled import Tiled
 from tests.trainer.models import Kind, tiny_model
-from tests.trainer.passes.compare import batch, difference, trained
+from tests.trainer.passes.compare import batch, dense, difference, trained
 
 ATTENTION_ONLY: tuple[Kind, ...] = ("qwen3", "llama", "sliding", "mixed", "moe")
 
@@ -38,17 +37,6 @@ def test_equals_flat(kind: Kind) -> None:
 SEEDS = st.integers(0, 10_000)
 CALLS = st.sampled_from([0, 30, 10_000])
 WINDOWS = st.none() | st.integers(1, 12)
-
-
-def dense(piece: Piece, window: int | None) -> np.typing.NDArray[np.bool_]:
-    """(N, N), by walking up from every token."""
-    seen_NN = np.zeros((len(piece), len(piece)), dtype=bool)
-    for query in range(len(piece)):
-        at, steps = query, 0
-        while at >= 0 and (window is None or steps < window):
-            seen_NN[query, at] = True
-            at, steps = int(piece.parent_N[at]), steps + 1
-    return seen_NN
 
 
 @settings(deadline=None, max_examples=60)
