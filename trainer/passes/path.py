@@ -38,11 +38,13 @@ class PathMemory:
         self._gradients = gradients
         self._layers: dict[int, _Layer] = {}
         self._bands: dict[int | None, torch.Tensor] = {}
+        self._cuts: dict[tuple[int | None, int, int], torch.Tensor] = {}
         self._trees: dict[int | None, torch.Tensor] = {}
 
     def enter(self, visit: Visit) -> None:
         """What is computed from now on."""
         self.visit = visit
+        self._cuts.clear()
         self._trees.clear()
 
     def attend(
@@ -82,14 +84,22 @@ class PathMemory:
         """(first row, end, first key, mask) of equal parts; `before` keys come before the visit's own."""
         count = len(self.visit)
         parts = -(-count // ROWS)
-        band_RC = self._band(query_1HSD, window)
         for part in range(parts):
             start, end = count * part // parts, count * (part + 1) // parts
             first = 0 if window is None else max(0, before + start - window + 1)
-            # The band looks the same from every query: this block's last one is at its row end - start - 1.
-            stop = band_RC.shape[1] - ROWS + end - start
-            keys = before + end - first
-            yield start, end, first, band_RC[: end - start, stop - keys : stop]
+            yield start, end, first, self._cut(query_1HSD, window, end - start, before + end - first)
+
+    def _cut(self, query_1HSD: torch.Tensor, window: int | None, rows: int, keys: int) -> torch.Tensor:
+        """(R, L) of the band, which looks the same from every query: the last key is the last row's own."""
+        band_RC = self._band(query_1HSD, window)
+        stop = band_RC.shape[1] - ROWS + rows
+        cut_RL = band_RC[:rows, stop - keys : stop]
+        if not query_1HSD.is_cuda:
+            return cut_RL
+        # Kernels there want rows that are aligned. Layers share them; only few have other sizes.
+        if (key := (window, rows, keys)) not in self._cuts:
+            self._cuts[key] = cut_RL.contiguous()
+        return self._cuts[key]
 
     def _band(self, query_1HSD: torch.Tensor, window: int | None) -> torch.Tensor:
         """(ROWS, C + ROWS) to add to scores: row i sees its own key, number C + i, and `window` with it."""

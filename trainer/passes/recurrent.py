@@ -20,6 +20,8 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+from gyre.trainer.errors import RefusedError
+
 Key = tuple[int, str, int]
 """Layer, `conv` or `recurrent`, and which of the layer's states."""
 State = Mapping[Key, torch.Tensor]
@@ -37,11 +39,18 @@ class States(Cache):
             for layer in DynamicCache(config=config).layers
         ]
         super().__init__(layers=layers)
+        self._begun = start
         for (layer, kind, which), state in start.items():
             layers[layer].start(kind, which, state)
 
     def left(self) -> State:
-        """All states after the visit's last token."""
+        """All states after the visit's last token.
+
+        RefusedError where a layer wrote over what it started from, as state spaces do for a single token:
+        other branches start from there too.
+        """
+        if any(state._version for state in self._begun.values()):
+            raise RefusedError("a recurrent layer writes over the state that other branches start from")
         return {
             (index, kind, which): state
             for index, layer in enumerate(self.layers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +20,7 @@ from tests.trainer.models import KINDS, Kind, tiny_model
 from tests.trainer.oracle import gradients
 from tests.trainer.passes.compare import batch, loss_part, trained
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "as it is": {"budget": 1000},
     "one by one": {"budget": 1000, "together": 0},
     "again": {"budget": 1000, "together": 4, "recompute": True},
@@ -71,9 +73,10 @@ def test_blocks_of_queries_and_windows_that_reach_into_ancestors(
     packed = long_trees()
     temperature_K = torch.ones(len(packed.targets))
     _, wanted = trained(model, FlatPass(policy), packed, temperature_K)
-    for way in ({"together": 0}, {"together": 80}, {"together": 0, "recompute": True, "budget": 11}):
-        _, given = trained(model, DfsPass(policy, **{"budget": 500} | way), packed, temperature_K)
-        assert distance(given, wanted)[0] < TOLERANCE, way
+    runs = [DfsPass(policy, budget=500, together=together) for together in (0, 80)]
+    for run in (*runs, DfsPass(policy, budget=11, together=0, recompute=True)):
+        _, given = trained(model, run, packed, temperature_K)
+        assert distance(given, wanted)[0] < TOLERANCE
 
 
 def test_gradients_are_added_to_what_is_there() -> None:
@@ -119,7 +122,7 @@ class Rows:
         self.seen: list[tuple[int, bool]] = []
         stock = policy.hidden
 
-        def hidden(ids_BS: torch.Tensor, *rest: torch.Tensor, **kwargs: object) -> torch.Tensor:
+        def hidden(ids_BS: torch.Tensor, *rest: torch.Tensor, **kwargs: Any) -> torch.Tensor:
             self.seen.append((ids_BS.shape[1], torch.is_grad_enabled()))
             return stock(ids_BS, *rest, **kwargs)
 
