@@ -66,3 +66,17 @@ def test_without_a_loss_nothing_is_trained() -> None:
     assert output.loss == 0
     assert not gradients(model)
     assert bool((output.entropy_K > 0).all())
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "mixed"])
+def test_padding_does_not_leak(kind: Kind) -> None:
+    """Recurrent layers go by chunks of 64 tokens: rows of 130 and 100, alone and beside each other."""
+    nodes = [context(-1, *range(30)), targets(0, *range(90, 20, -1)), targets(0, *range(60), *range(40))]
+    packed = merge([tree("a", nodes)])
+    temperature_K = torch.ones(len(packed.targets))
+    model = tiny_model(kind)
+    policy = Policy(model)
+    alone, wanted = trained(model, FlatPass(policy), packed, temperature_K)
+    beside, found = trained(model, FlatPass(policy, rows_tokens=1000), packed, temperature_K)
+    assert torch.allclose(alone.logprobs_K, beside.logprobs_K, atol=1e-4)
+    assert difference(found, wanted) < 1e-5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from gyre.trainer.passes.masks import seen, tiles
 from gyre.trainer.passes.packed import PackedPass
 from gyre.trainer.passes.policy import Policy
 from gyre.trainer.passes.tiled import Tiled
-from tests.trainer.models import Kind, tiny_model
+from tests.trainer.models import WINDOW, Kind, tiny_model
 from tests.trainer.passes.compare import batch, dense, difference, trained
 
 ATTENTION_ONLY: tuple[Kind, ...] = ("qwen3", "llama", "sliding", "mixed", "moe")
@@ -32,6 +34,22 @@ def test_equals_flat(kind: Kind) -> None:
         assert torch.allclose(found.entropy_K, wanted.entropy_K, atol=2e-5)
         assert found.loss == pytest.approx(wanted.loss, rel=1e-5)
         assert difference(found_gradients, wanted_gradients) < 1e-5
+
+
+@pytest.mark.parametrize("window", [None, WINDOW])
+def test_one_mask_for_all_layers_would_be_wrong(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("mixed")
+    policy = Policy(model)
+    packed, temperature_K = batch(5)
+    _, wanted = trained(model, FlatPass(policy), packed, temperature_K)
+    stock = Tiled.attend
+
+    def alike(self: Tiled, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return stock(self, *args, **kwargs | {"window": window})
+
+    monkeypatch.setattr(Tiled, "attend", alike)
+    _, found = trained(model, PackedPass(policy), packed, temperature_K)
+    assert difference(found, wanted) > 0.1
 
 
 SEEDS = st.integers(0, 10_000)
