@@ -45,7 +45,8 @@ class Blocked:
         attention: Callable[[], Callable[..., torch.Tensor]] = _compiled,
     ) -> None:
         """`attention` gives `flex_attention`, compiled or not."""
-        self.length = -(-len(piece) // SIZE) * SIZE
+        # Two at least: what is compiled for many blocks is not used for one.
+        self.length = max(2, -(-len(piece) // SIZE)) * SIZE
         self._attention = attention
         # Padding sees itself, so that no row is empty, and is seen by nothing.
         self._tout_M = np.arange(1, self.length + 1)
@@ -127,9 +128,10 @@ def _mask(tout_M: torch.Tensor, depth_M: torch.Tensor, window: int | None) -> Ca
 
     if window is None:
         return within
-    reach = window
+    # As a tensor: a number would be a constant of the compiled function, or one more kind of variable in it.
+    beyond_M = depth_M - window
 
     def near(_b: Any, _h: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return within(_b, _h, query, key) & (depth_M[query] - depth_M[key] < reach)
+        return within(_b, _h, query, key) & (depth_M[key] > beyond_M[query])
 
     return near

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +90,24 @@ def test_the_library_makes_the_same_blocks() -> None:
     library = create_block_mask(mask.mask_mod, 1, 1, tree.length, tree.length, device="cpu", BLOCK_SIZE=SIZE)
     assert torch.equal(mask.to_dense(), library.to_dense())
     assert torch.equal(mask.full_kv_num_blocks, library.full_kv_num_blocks)
+
+
+@pytest.mark.slow
+def test_compiled_once_for_all_lengths_and_windows() -> None:
+    """Twice: with and without a window."""
+    graphs: list[object] = []
+
+    def count(graph: Callable[..., Any], inputs: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(flex_attention, dynamic=True, backend=count)
+    for tokens, window in product((300, 700, 130, 40), (None, 40, 90)):
+        tree = Blocked(forest(tokens, tokens), torch.device("cpu"), lambda: compiled)
+        query, key, value = (torch.randn(1, heads, tree.length, 16) for heads in (4, 2, 2))
+        with torch.no_grad():
+            tree.attend(0, query, key, value, scaling=0.3, window=window)
+    assert len(graphs) == 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention has no backward pass on CPU")
