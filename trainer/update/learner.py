@@ -95,7 +95,7 @@ class Learner:
         batch = Batch(parts=deal(groups, self.settings.updates_per_batch))
         if keep_start:
             batch.start = {name: own.detach().clone() for name, own in self.parameters.items()}
-        self._add_old(batch, [tree for part in batch.parts[1:] for tree in part])
+        self._add_old(batch, batch.parts[1:])
         return batch
 
     def extend(self, batch: Batch, trees: Sequence[TrainTree]) -> None:
@@ -105,7 +105,7 @@ class Learner:
         now = {name: own.detach().clone() for name, own in self.parameters.items()}
         self._set_weights(batch.start)
         try:
-            self._add_old(batch, trees)
+            self._add_old(batch, [trees])
         finally:
             self._set_weights(now)
         batch.parts.append(list(trees))
@@ -216,18 +216,26 @@ class Learner:
     def _lr(self) -> float:
         return lr_at(self.progress.update, self.settings.optimizer, self.total_updates)
 
-    def _add_old(self, batch: Batch, trees: Sequence[TrainTree]) -> None:
-        computed = self._computed([tree for tree in trees if tree.targets])
-        if not computed:
-            return
-        with self._phases("old"):
-            packed = merge(computed)
-            logprobs_T = self._fitting(
-                lambda: self._computing.score(
-                    self.network, packed.targets, self._pieces(packed), self.progress.token_budget
-                )
+    def _add_old(self, batch: Batch, parts: Sequence[Sequence[TrainTree]]) -> None:
+        """Each part by itself, cut into the pieces that its update will compute.
+
+        Otherwise the same weights would give another number: 1 % of a token in bfloat16, which is beyond
+        what an execution may change before it is clipped.
+        """
+        computed = [self._computed([tree for tree in part if tree.targets]) for part in parts]
+        if any(computed):
+            with self._phases("old"):
+                batch.old |= self._fitting(lambda: self._old([trees for trees in computed if trees]))
+
+    def _old(self, parts: Sequence[list[TrainTree]]) -> dict[str, Floats32]:
+        found: dict[str, Floats32] = {}
+        for trees in parts:
+            packed = merge(trees)
+            logprobs_T = self._computing.score(
+                self.network, packed.targets, self._pieces(packed), self.progress.token_budget
             )
-            batch.old |= by_execution(packed.targets, logprobs_T.cpu().numpy())
+            found |= by_execution(packed.targets, logprobs_T.cpu().numpy())
+        return found
 
     def _set_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         with torch.no_grad():

@@ -15,15 +15,16 @@ from gyre.trainer.errors import TrainError
 from gyre.trainer.pack.piece import Piece
 from gyre.trainer.pack.work import measure
 from gyre.trainer.passes.flat import FlatPass
+from gyre.trainer.passes.packed import PackedPass
 from gyre.trainer.passes.policy import Policy
 from gyre.trainer.passes.run import LossPart, PassOutput, TreePass
-from gyre.trainer.settings import LossSettings, OptimizerSettings, Schedule, TrainSettings
+from gyre.trainer.settings import Dtype, LossSettings, OptimizerSettings, Schedule, TrainSettings
 from gyre.trainer.update.batch import Batch, name_of
 from gyre.trainer.update.computing import Stopped
 from gyre.trainer.update.learner import Learner, Progress
 from gyre.trainer.update.network import Network
 from gyre.trainer.update.report import Skipped, UpdateReport
-from tests.trainer.builders import context, random_trees, targets, tree, with_logprobs
+from tests.trainer.builders import Shape, context, random_trees, targets, tree, with_logprobs
 from tests.trainer.models import tiny_model
 from tests.trainer.oracle import logprobs, truth
 
@@ -42,7 +43,7 @@ class Rig:
         self, settings: TrainSettings = SETTINGS, wrap: Wrap = lambda own: own, seed: int = 0
     ) -> None:
         self.model = tiny_model(seed=seed)
-        policy = Policy(self.model)
+        policy = Policy(self.model, dtype=settings.dtype)
         self.grads: dict[str, torch.Tensor] = {}
         self.budgets: list[int] = []
         self.stopping = False
@@ -126,6 +127,24 @@ def test_later_updates_of_a_batch_are_compared_with_its_start() -> None:
     assert report.loss == pytest.approx(float(expected.value.loss.detach()), rel=1e-4)
     assert_near(rig.grads, expected.gradients, 1e-4)
     assert batch.old == {}
+
+
+def test_weights_that_did_not_move_have_ratio_1_also_where_rounding_is_coarse() -> None:
+    settings = replace_settings(
+        updates_per_batch=3, dtype=Dtype.BF16, loss=LossSettings(), optimizer=OptimizerSettings(lr=1e-14)
+    )
+    rig = Rig(settings)
+    rig.learner.network.make = lambda _: PackedPass(rig.learner.network.policy)
+    trees = recorded(rig.model, random_trees(3, Shape(executions=9, groups=3)))
+    batch = rig.learner.begin([trees[:3], trees[3:6], trees[6:]])
+    for part in range(3):
+        report = rig.learner.update(batch, part)
+        assert report.objective is not None
+        ratios = {
+            name: each for name, each in report.metrics().items() if name.startswith("execution_ratio/")
+        }
+        assert set(ratios.values()) == {1.0}, (part, ratios)
+        assert report.metrics()["clipped/executions_high"] == report.metrics()["clipped/executions_low"] == 0
 
 
 def test_executions_without_an_advantage_count_and_are_not_computed() -> None:
