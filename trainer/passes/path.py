@@ -26,6 +26,9 @@ ROWS = 256
 """Queries that are computed at once, each block with the keys up to its end: masked out is then at most
 half of ROWS keys a query. Measured on CPU for S = 300 to 1500: as fast as a causal pass of its own."""
 
+_Part = tuple[int, int, int, torch.Tensor | None]
+"""First row, end, first key, and what is added to scores; None: a causal mask."""
+
 
 class PathMemory:
     """Keys, values and their gradients on the way from a root to the visit that is computed."""
@@ -58,30 +61,30 @@ class PathMemory:
         window: int | None,
     ) -> torch.Tensor:
         """(1, S, H, D): the visit's tokens to their ancestors and themselves."""
+        depth = self.visit.depth
+        low = 0 if window is None else max(0, depth - window + 1)
         memory = self._layers.get(layer)
         if memory is None:
             memory = self._layers[layer] = _Layer(key_1KSD, value_1KSD, self._capacity, self._gradients)
-        depth = self.visit.depth
-        low = 0 if window is None else max(0, depth - window + 1)
         key_1KLD, value_1KLD = _Append.apply(key_1KSD, value_1KSD, memory, low, self.visit)  # type: ignore[no-untyped-call]
-        if self.visit.run and low == depth and (window is None or len(self.visit) <= window):
-            out_1HSD = F.scaled_dot_product_attention(
-                query_1HSD, key_1KLD, value_1KLD, is_causal=True, scale=scaling, enable_gqa=True
-            )
-            return out_1HSD.transpose(1, 2)
         rows = _Rows(query_1HSD, key_1KLD, value_1KLD, depth - low, scaling)
-        if not self.visit.run:
-            return rows.attend(0, len(self.visit), 0, self._tree(query_1HSD, window)[:, low:])
-        if window is None and query_1HSD.is_cuda:
-            return rows.attend(
-                0, len(self.visit), 0, causal_lower_right(len(self.visit), depth + len(self.visit))
-            )
-        return torch.cat([rows.attend(*block) for block in self._blocks(query_1HSD, window, depth - low)], 1)
+        outs = [rows.attend(*part) for part in self._parts(query_1HSD, window, depth - low)]
+        return outs[0] if len(outs) == 1 else torch.cat(outs, 1)
 
-    def _blocks(
-        self, query_1HSD: torch.Tensor, window: int | None, before: int
-    ) -> Iterator[tuple[int, int, int, torch.Tensor]]:
-        """(first row, end, first key, mask) of equal parts; `before` keys come before the visit's own."""
+    def _parts(self, query_1HSD: torch.Tensor, window: int | None, before: int) -> Iterator[_Part]:
+        """What is computed at once; `before` keys come before the visit's own."""
+        count = len(self.visit)
+        if not self.visit.run:
+            yield 0, count, 0, self._tree(query_1HSD, window, before)
+        elif before == 0 and (window is None or count <= window):
+            yield 0, count, 0, None
+        elif window is None and query_1HSD.is_cuda and query_1HSD.dtype != torch.float32:
+            yield 0, count, 0, causal_lower_right(count, before + count)
+        else:
+            yield from self._blocks(query_1HSD, window, before)
+
+    def _blocks(self, query_1HSD: torch.Tensor, window: int | None, before: int) -> Iterator[_Part]:
+        """Equal parts, each with the keys that it sees."""
         count = len(self.visit)
         parts = -(-count // ROWS)
         for part in range(parts):
@@ -113,23 +116,24 @@ class PathMemory:
             self._bands[window] = _bias(_seen(distance_RC, window), query_1HSD.dtype)
         return self._bands[window]
 
-    def _tree(self, query_1HSD: torch.Tensor, window: int | None) -> torch.Tensor:
-        """(S, depth + S) to add to scores, for subtrees beside each other."""
+    def _tree(self, query_1HSD: torch.Tensor, window: int | None, before: int) -> torch.Tensor:
+        """(S, before + S) to add to scores, for subtrees beside each other."""
         if window not in self._trees:
-            self._trees[window] = _bias(self._visible(query_1HSD.device, window), query_1HSD.dtype)
+            seen_SL = self._visible(window, before, query_1HSD.device)
+            self._trees[window] = _bias(seen_SL, query_1HSD.dtype)
         return self._trees[window]
 
-    def _visible(self, device: torch.device, window: int | None) -> torch.Tensor:
+    def _visible(self, window: int | None, before: int, device: torch.device) -> torch.Tensor:
         visit, piece = self.visit, self._piece
         own = slice(visit.start, visit.end)
         depth_S = torch.from_numpy(piece.position_ids_N[own]).to(device)
         end_S = torch.from_numpy(piece.tout_N[own]).to(device) - visit.start
         index_S = torch.arange(len(visit), device=device)
-        prefix_P = torch.arange(visit.depth, device=device)
+        above_P = torch.arange(visit.depth - before, visit.depth, device=device)
         seen_SS = (index_S <= index_S[:, None]) & (index_S[:, None] < end_S)
-        seen_SP = torch.ones(len(visit), visit.depth, dtype=torch.bool, device=device)
-        key_L = torch.cat((prefix_P, depth_S))
-        return torch.cat((seen_SP, seen_SS), 1) & _seen(depth_S[:, None] - key_L, window)
+        seen_SP = torch.ones(len(visit), before, dtype=torch.bool, device=device)
+        distance_SL = depth_S[:, None] - torch.cat((above_P, depth_S))
+        return torch.cat((seen_SP, seen_SS), 1) & _seen(distance_SL, window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +147,15 @@ class _Rows:
     """Keys before the visit's own."""
     scaling: float | None
 
-    def attend(self, start: int, end: int, first: int, bias: torch.Tensor) -> torch.Tensor:
-        """(1, R, H, D) of rows `start` to `end` to keys from `first` on."""
+    def attend(self, start: int, end: int, first: int, bias: torch.Tensor | None) -> torch.Tensor:
+        """(1, R, H, D) of rows `start` to `end` to keys from `first` on; see `_Part`."""
         stop = self.before + end
         out_1HRD = F.scaled_dot_product_attention(
             self.query_1HSD[:, :, start:end],
             self.key_1KLD[:, :, first:stop],
             self.value_1KLD[:, :, first:stop],
             attn_mask=bias,
+            is_causal=bias is None,
             scale=self.scaling,
             enable_gqa=True,
         )
