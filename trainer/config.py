@@ -6,7 +6,8 @@ import difflib
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,12 @@ def load_config(path: Path | None, flags: Mapping[str, Any]) -> TrainSettings:
     for key, value in flags.items():
         if value is not None:
             _lay(table, key, value)
-    _refuse_unknown(table, TrainSettings, TABLE)
+    try:
+        _check(table, TrainSettings, TABLE)
+    except TrainError as error:
+        if path is None:
+            raise
+        raise TrainError(f"`{path}`: {error.message}", error.hint) from None
     return checked(settings_of(table))
 
 
@@ -89,7 +95,7 @@ def _lines(table: Mapping[str, Any]) -> list[str]:
 
 def _value(value: object) -> str:
     """A scalar or a list of them; JSON's text for these is TOML's too."""
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -99,13 +105,22 @@ def _read(path: Path) -> dict[str, Any]:
         raise TrainError(f"cannot read `{path}`: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TrainError(f"`{path}` is not TOML: {error}") from error
-    for key in document:
+    for key, value in document.items():
         if key != TABLE:
-            raise TrainError(f"unknown table `{key}` in `{path}`", f"settings stand in `[{TABLE}]`")
+            raise _outside(path, key, value)
     table = document.get(TABLE, {})
     if not isinstance(table, dict):
         raise TrainError(f"`{TABLE}` in `{path}` is no table")
     return table
+
+
+def _outside(path: Path, key: str, value: object) -> TrainError:
+    known = _names(TrainSettings, TABLE)
+    hint = f"settings of training stand in `[{TABLE}]`"
+    hint += f": did you mean `{known[key]}`?" if key in known else "; a file for `gyre proxy` is another one"
+    if isinstance(value, dict):
+        return TrainError(f"unknown table `[{key}]` in `{path}`", hint)
+    return TrainError(f"`{path}` has `{key}` outside of the table `[{TABLE}]`", hint)
 
 
 def _lay(table: dict[str, Any], key: str, value: Any) -> None:
@@ -118,13 +133,51 @@ def _lay(table: dict[str, Any], key: str, value: Any) -> None:
         _lay(inner, rest, value)
 
 
-def _refuse_unknown(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+def _check(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
+    """In plain words what msgspec would say in its own."""
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     for key, value in table.items():
+        name = f"{where}.{key}"
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
-            hint = f"did you mean `{where}.{near[0]}`?" if near else f"known keys: {', '.join(fields)}"
-            raise TrainError(f"unknown key `{where}.{key}`", hint)
-        inner = fields[key].type
-        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            _refuse_unknown(value, inner, f"{where}.{key}")
+            raise TrainError(f"unknown key `{name}`", _near(key, fields, where))
+        inner = fields[key]
+        if not _is_table(inner):
+            _check_value(name, value, inner)
+        elif isinstance(value, Mapping):
+            _check(value, inner, name)
+        else:
+            raise TrainError(f"`{name}` is {_value(value)}, and is a table", f"begin it with `[{name}]`")
+
+
+def _check_value(name: str, value: Any, kind: Any) -> None:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            raise TrainError(f"`{name}` is {_value(value)}", f"one of {', '.join(kind)}") from error
+        reason = str(error).partition(" - at ")[0].replace("`array`", "a list").replace("`object`", "a table")
+        raise TrainError(f"`{name}` is {_value(value)}: {reason[0].lower()}{reason[1:]}") from error
+
+
+def _near(key: str, fields: Iterable[str], where: str) -> str:
+    """A key of another table is as likely as a wrong letter."""
+    names = _names(TrainSettings, TABLE)
+    here = {name: f"{where}.{name}" for name in fields}
+    for known, cutoff in ((names, 1.0), (here, 0.6), (names, 0.6)):
+        if near := difflib.get_close_matches(key, known, 1, cutoff):
+            return f"did you mean `{known[near[0]]}`?"
+    return f"known keys: {', '.join(here)}"
+
+
+def _names(kind: type[msgspec.Struct], where: str) -> dict[str, str]:
+    """`lr`: `train.optimizer.lr`, of all tables; a name that two have is the outer one's."""
+    found: dict[str, str] = {}
+    for field in msgspec.structs.fields(kind):
+        name = f"{where}.{field.encode_name}"
+        inner = _names(field.type, name) if _is_table(field.type) else {}
+        found = inner | found | {field.encode_name: name}
+    return found
+
+
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
