@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from gyre.elastic.engine.models.check import ELSEWHERE, check_config
 from gyre.elastic.engine.models.quiet import quietly
 from gyre.proxy.errors import EngineError
 
+CONFIG = "config.json"
+_UPDATE = re.compile(r"update-\d+")
 _STRICT = {"local_files_only": True, "trust_remote_code": False}
 _FAULTS = (
     AssertionError,
@@ -54,14 +57,31 @@ def require(path: Path) -> None:
     if not path.is_dir():
         raise EngineError(f"`{path}` is no folder", "give the Hugging Face folder that the file lies in")
     adapter = (path / "adapter_config.json").is_file()
-    if not (path / "config.json").is_file():
-        hint = "merge the adapter into its model first" if adapter else "give a Hugging Face folder"
-        raise EngineError(f"`{path}` has no config.json", hint)
+    if not (path / CONFIG).is_file():
+        hint = "merge the adapter into its model first" if adapter else _nearby(path)
+        raise EngineError(f"`{path}` has no {CONFIG}", hint)
     if adapter:
         raise EngineError(
             f"`{path}` has an adapter (adapter_config.json), which would be ignored",
             "merge it into the model, or take it out of the folder to serve the model without it",
         )
+
+
+def _nearby(path: Path) -> str:
+    """A run's folder stands for its newest model everywhere but here."""
+    for inner in ("model", "latest/model"):
+        if (path / inner / CONFIG).is_file():
+            return f"did you mean `{path / inner}`?"
+    return "give a Hugging Face folder"
+
+
+def served_name(path: Path) -> str:
+    """The folder's own; of a checkpoint of `gyre train`, where all are called `model`, the run and update."""
+    place = path.resolve()
+    checkpoint = place.parent
+    if place.name == "model" and _UPDATE.fullmatch(checkpoint.name):
+        return f"{checkpoint.parent.parent.name}/{checkpoint.name}"
+    return place.name
 
 
 def load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -79,7 +99,7 @@ def load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTok
 
 def read_config(path: Path) -> PreTrainedConfig:
     """Of any kind of model that transformers knows; else EngineError."""
-    file = path / "config.json"
+    file = path / CONFIG
     raw = _read_json(file)
     kind = raw.get("model_type")
     if kind not in CONFIG_MAPPING:

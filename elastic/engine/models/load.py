@@ -72,7 +72,7 @@ def _find(
         return SMOLLM2, *folder.load(smollm2.rebuilt(progress), dtype)
     path = Path(model).expanduser()
     folder.require(path)
-    return path.resolve().name, *folder.load(path, dtype)
+    return folder.served_name(path), *folder.load(path, dtype)
 
 
 def _device(device: Device) -> torch.device:

@@ -40,6 +40,27 @@ def test_a_folder_is_served_under_its_name_and_is_the_same_model(tmp_path: Path)
     assert loaded.tokenizer.encode("hello 12") == tiny.tokenizer.encode("hello 12")
 
 
+def checkpoint(tmp_path: Path) -> None:
+    """As `gyre train --out run` leaves it."""
+    place = tmp_path / "run" / "checkpoints" / "update-000020"
+    place.mkdir(parents=True)
+    copied(tmp_path).rename(place / "model")
+    (tmp_path / "run" / "latest").symlink_to(place)
+
+
+def test_a_checkpoint_is_served_under_its_run_and_update(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    assert load_model(str(tmp_path / "run" / "latest" / "model")).name == "run/update-000020"
+
+
+@pytest.mark.parametrize("given", ["run", "run/latest", "run/checkpoints/update-000020"])
+def test_the_folder_of_a_run_is_no_model_but_names_it(tmp_path: Path, given: str) -> None:
+    checkpoint(tmp_path)
+    error = refusal(tmp_path / given)
+    inner = "latest/model" if given == "run" else "model"
+    assert error.hint == f"did you mean `{tmp_path / given / inner}`?"
+
+
 def test_bf16_is_rounded_once_and_rotary_frequencies_never(tmp_path: Path) -> None:
     loaded = load_model(str(copied(tmp_path)), dtype=Dtype.BF16)
     tiny = load_model("tiny", dtype=Dtype.BF16)
