@@ -9,7 +9,8 @@ state.json               `State`
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +102,31 @@ def write(
     at: Observer = lambda _: None,
 ) -> None:
     """Fill an empty folder. `weights` replace the model's own, where those are sharded; the tokenizer is that
-    of `source`, the folder that training began with, or of `tiny`."""
+    of `source`, the folder that training began with, or of `tiny`.
+
+    Raises:
+        OSError: the disk is full, or cannot be written.
+    """
     place = folder / MODEL
-    with quietly():
+    with quietly(), _full_disk():
         model.save_pretrained(place, state_dict=weights)
     _copy_tokenizer(source, place)
     at("checkpoint model")
-    save_file(saved.optimizer | random_states(), folder / OPTIMIZER)
+    with _full_disk():
+        save_file(saved.optimizer | random_states(), folder / OPTIMIZER)
     at("checkpoint optimizer")
-    save_file(saved.batch, folder / BATCH)
+    with _full_disk():
+        save_file(saved.batch, folder / BATCH)
     (folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(saved.state)))
+
+
+@contextmanager
+def _full_disk() -> Iterator[None]:
+    """safetensors has an error of its own for what goes wrong with a file."""
+    try:
+        yield
+    except SafetensorError as problem:
+        raise OSError(" ".join(str(problem).split())) from problem
 
 
 def read(folder: Path) -> Saved:

@@ -30,6 +30,7 @@ RUN, SETTINGS, LINES, EVENTS = "run.json", "train.toml", "metrics.jsonl", "tenso
 _BARE = {LOCK, RUN, SETTINGS, LINES, EVENTS}
 _NAME = re.compile(r"update-(\d{6,})")
 _LEFT = re.compile(r"\.(update-\d{6,}\.(writing|removing)|latest\.new|.*\.tmp)")
+_ROOM = "make room and go on with `--resume`"
 
 Observer = Callable[[str], None]
 """Told where the work stands, as `model written`. Tests kill the process there."""
@@ -106,12 +107,26 @@ class RunFolder:
             self.root.rmdir()
 
     def write_file(self, name: str, content: bytes) -> None:
-        """Replace a small file at once and for good."""
+        """Replace a small file at once and for good.
+
+        Raises:
+            TrainError: it could not be written.
+        """
         temporary = self.root / f".{name}.tmp"
-        temporary.write_bytes(content)
-        _sync(temporary)
-        temporary.replace(self.root / name)
-        sync_dir(self.root)
+        with self.written():
+            temporary.write_bytes(content)
+            _sync(temporary)
+            temporary.replace(self.root / name)
+            sync_dir(self.root)
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """TrainError for what the system says about writing into the folder."""
+        try:
+            yield
+        except OSError as problem:
+            text = f"`{self.root}` could not be written: {problem.strerror or problem}"
+            raise TrainError(text, _ROOM) from problem
 
     def write_checkpoint(
         self, update: int, fill: Callable[[Path], None], *, keep: int, at: Observer = lambda _: None
@@ -129,7 +144,7 @@ class RunFolder:
         except OSError as problem:
             shutil.rmtree(temporary, ignore_errors=True)
             text = f"the checkpoint `{place}` could not be written: {problem.strerror or problem}"
-            raise TrainError(text, "make room and go on with `--resume`") from problem
+            raise TrainError(text, _ROOM) from problem
         return place
 
     def _write(self, place: Path, temporary: Path, fill: Callable[[Path], None], at: Observer) -> None:

@@ -23,33 +23,48 @@ from gyre.trainer.update.report import UpdateReport
 class Metrics:
     """`write` is to be called once per update, in order."""
 
-    def __init__(self, lines: BufferedWriter, events: SummaryWriter) -> None:
+    def __init__(self, folder: RunFolder, lines: BufferedWriter, events: SummaryWriter) -> None:
+        self._folder = folder
         self._lines = lines
         self._events = events
 
     def write(self, report: UpdateReport, place: dict[str, int]) -> None:
-        """`place`: where the update was in the data."""
+        """`place`: where the update was in the data.
+
+        Raises:
+            TrainError: the disk is full, or cannot be written.
+        """
         numbers = report.metrics()
         line = {"update": report.update, **place, "skipped": report.skipped, **numbers}
-        self._lines.write(orjson.dumps(line | {"versions": dict(report.versions)}) + b"\n")
-        self._lines.flush()
-        for name, value in numbers.items():
-            if not math.isfinite(value):
-                continue  # a warning would be all that comes of it
-            self._events.add_scalar(name, value, report.update)
-        self._events.flush()
+        with self._folder.written():
+            self._lines.write(orjson.dumps(line | {"versions": dict(report.versions)}) + b"\n")
+            self._lines.flush()
+            for name, value in numbers.items():
+                if not math.isfinite(value):
+                    continue  # a warning would be all that comes of it
+                self._events.add_scalar(name, value, report.update)
+            self._events.flush()
+
+    def close(self) -> None:
+        with self._folder.written():
+            try:
+                self._events.close()
+            finally:
+                self._lines.close()
 
 
 @contextmanager
 def metrics(folder: RunFolder, update: int) -> Iterator[Metrics]:
     """For updates after this one; what is there of later ones is removed."""
     _cut(folder, update)
-    events = SummaryWriter(str(folder.root / EVENTS), purge_step=update + 1)
+    with folder.written():
+        lines = (folder.root / LINES).open("ab")
+        events = SummaryWriter(str(folder.root / EVENTS), purge_step=update + 1)
+    told = Metrics(folder, lines, events)
     try:
-        with (folder.root / LINES).open("ab") as lines:
-            yield Metrics(lines, events)
+        yield told
     finally:
-        events.close()
+        told.close()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,6 +18,7 @@ from gyre.trainer.errors import TrainError
 from gyre.trainer.settings import LossSettings, OptimizerSettings, TrainSettings
 from gyre.trainer.update import checkpoint
 from gyre.trainer.update.checkpoint import Saved, State, read, require_same, write
+from gyre.trainer.update.folder import RunFolder
 
 SETTINGS = TrainSettings()
 INPUTS = {"trees": "abc", "model": "def"}
@@ -67,6 +71,41 @@ def test_all_else_comes_back(whole: Path) -> None:
     assert saved.state == STATE
     assert saved.batch["old.run"].tolist() == [-1.5, -0.25]
     assert saved.optimizer["exp_avg.w"].tolist() == [1, 1]
+
+
+@contextmanager
+def small_disk(size: int) -> Iterator[None]:
+    """No file can be longer, in bytes. (Python ignores the signal that comes of it.)"""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("large", ["model", "optimizer", "batch"])
+def test_a_full_disk_is_told_and_leaves_nothing_of_the_checkpoint(tmp_path: Path, large: str) -> None:
+    folder, many = RunFolder(tmp_path), {"x": torch.ones(1 << 19)}
+    model = make_tiny().model
+    fits = large != "model"
+    saved = Saved(
+        state=STATE,
+        optimizer=many if large == "optimizer" else {},
+        batch=many if large == "batch" else {},
+    )
+
+    def fill(place: Path) -> None:
+        weights = {"model.norm.weight": model.model.norm.weight} if fits else None
+        write(place, model=model, weights=weights, source=None, saved=saved)
+
+    with (
+        small_disk(1 << 20),
+        pytest.raises(TrainError, match=r"could not be written.*File too large") as caught,
+    ):
+        folder.write_checkpoint(2, fill, keep=1)
+    assert "--resume" in caught.value.hint
+    assert list(folder.checkpoints.iterdir()) == []
 
 
 def test_random_states_come_back(whole: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
+import resource
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from gyre.trainer.errors import TrainError
 from gyre.trainer.settings import LossSettings
 from gyre.trainer.update.folder import RunFolder
 from gyre.trainer.update.metrics import metrics
@@ -88,3 +90,15 @@ def test_what_is_not_finite_is_null(tmp_path: Path, report: UpdateReport) -> Non
 
 def lines_of(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_full_disk_is_told(tmp_path: Path, report: UpdateReport) -> None:
+    folder = RunFolder(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(TrainError, match="could not be written: File too large"), metrics(folder, 0) as told:
+        told.write(report, PLACE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        try:
+            told.write(report, PLACE)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
