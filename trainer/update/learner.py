@@ -29,7 +29,15 @@ from gyre.trainer.update.computing import Computing, DoesNotFit, Sums, out_of_me
 from gyre.trainer.update.network import Network
 from gyre.trainer.update.optimizer import gradients, make_optimizer, scale_, set_lr, trained_parameters
 from gyre.trainer.update.ranks import OneProcess, Ranks
-from gyre.trainer.update.report import Phases, Skipped, Tokens, UpdateReport, peak_memory, version_counts
+from gyre.trainer.update.report import (
+    Phases,
+    Rewards,
+    Skipped,
+    Tokens,
+    UpdateReport,
+    peak_memory,
+    version_counts,
+)
 from gyre.trainer.update.schedule import lr_at
 
 Done = TypeVar("Done")
@@ -263,6 +271,7 @@ class Learner:
             entropy=sums.entropy / len(targets) if sums and targets else 0.0,
             executions=len(trees),
             no_variance=sum(not tree.advantage for tree in trees) / len(trees) if trees else 0.0,
+            rewards=Rewards.of(trees),
             targets=len(targets) if targets else 0,
             tokens=self._tokens(packed, pieces) if packed else Tokens(),
             seconds=phases.seconds,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from statistics import fmean
 
 import numpy as np
 import torch
 
+from gyre.trainer.data.tree import TrainTree
 from gyre.trainer.gspo_report import LossReport
 from gyre.trainer.pack.piece import Targets
 
@@ -42,6 +44,23 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rewards:
+    """Of an update's executions, as they were scored."""
+
+    mean: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, trees: Sequence[TrainTree]) -> Rewards | None:
+        """None: there are none."""
+        rewards = [tree.reward for tree in trees]
+        if not rewards:
+            return None
+        return cls(mean=fmean(rewards), min=min(rewards), max=max(rewards))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
     update: int
     """From 1."""
@@ -57,6 +76,8 @@ class UpdateReport:
     """Scored ones with targets: what loss and gradients are divided by."""
     no_variance: float
     """Share of them without an advantage: they are not computed, unless there is a divergence to hold."""
+    rewards: Rewards | None
+    """Of `executions`."""
     targets: int
     """Computed."""
     tokens: Tokens
@@ -92,9 +113,11 @@ class UpdateReport:
             "memory/peak_bytes": self.peak_memory,
             "memory/token_budget": self.token_budget,
             "memory/halved": self.halved,
-            "skipped/no_variance": self.skipped is Skipped.NO_VARIANCE,
-            "skipped/not_finite": self.skipped is Skipped.NOT_FINITE,
+            "skipped/no_variance": int(self.skipped is Skipped.NO_VARIANCE),
+            "skipped/not_finite": int(self.skipped is Skipped.NOT_FINITE),
         }
+        if self.rewards:
+            found |= {f"reward/{name}": value for name, value in asdict(self.rewards).items()}
         found |= {f"seconds/{phase}": seconds for phase, seconds in self.seconds.items()}
         return found | (self.objective.metrics() if self.objective else {})
 

@@ -99,6 +99,17 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 # ------------------------------------------------------------------------------------------- what is computed
 
 
+def test_rewards_are_those_of_all_scored_executions() -> None:
+    rig = Rig()
+    trees = [
+        replace(one, reward=0.25 * number, advantage=number - 1.0)
+        for number, one in enumerate(rig.trees()[:3])
+    ]
+    found = rig.update(trees).metrics()
+    assert (found["reward/mean"], found["reward/min"], found["reward/max"]) == (0.25, 0.0, 0.5)
+    assert type(found["skipped/no_variance"]) is int
+
+
 def test_an_update_has_the_loss_and_the_gradients_of_its_executions() -> None:
     rig = Rig()
     trees = rig.trees()
