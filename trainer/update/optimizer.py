@@ -80,8 +80,17 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """Those that there are: an expert that no token was sent to has none."""
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+    """One of each. Where no token came, as to an expert of a mixture, it becomes 0.
+
+    AdamW would pass over a parameter without one. In several processes there always is one, because it is a
+    sum over them, and moments and decay of a parameter must not depend on how many there are.
+    """
+    found = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        found.append(parameter.grad)
+    return found
 
 
 def scale_(grads: Sequence[Tensor], factor: float) -> None:

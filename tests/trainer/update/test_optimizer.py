@@ -7,7 +7,14 @@ import torch
 
 from gyre.trainer.errors import TrainError
 from gyre.trainer.settings import OptimizerSettings
-from gyre.trainer.update.optimizer import load_state, make_optimizer, select, state_of, trained_parameters
+from gyre.trainer.update.optimizer import (
+    gradients,
+    load_state,
+    make_optimizer,
+    select,
+    state_of,
+    trained_parameters,
+)
 from gyre.trainer.update.ranks import OneProcess
 from tests.trainer.models import tiny_model
 
@@ -94,6 +101,20 @@ def test_state_goes_out_and_in_again_bit_by_bit() -> None:
     step(whole, all_the_way, 3)
     step(second, after, 3)
     assert all(torch.equal(whole[name], second[name]) for name in whole)
+
+
+def test_moments_of_what_no_token_reached_fade_like_all_others() -> None:
+    own = parameters()
+    optimizer = make_optimizer(own, OptimizerSettings(betas=(0.5, 0.5)))
+    for reached in (("w", "b"), ("w",)):
+        optimizer.zero_grad(set_to_none=True)
+        for name in reached:
+            own[name].grad = torch.ones_like(own[name])
+        assert len(gradients(own.values())) == 2
+        optimizer.step()
+    state = state_of(optimizer, own, OneProcess())
+    assert (state["step.b"], state["step.w"]) == (2, 2)
+    assert state["exp_avg.b"].tolist() == [0.25, 0.25]
 
 
 def test_a_parameter_that_never_had_a_gradient_has_no_state() -> None:
