@@ -73,14 +73,15 @@ def _plain(value: object) -> str:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; columns that hold only numbers are aligned right."""
+    """A table on stdout; columns that hold only numbers are aligned right. No head where none has a name."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     cells = [list(row) for row in rows]
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+    head = any(columns)
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, show_header=head)
     for index, name in enumerate(columns):
         numeric = bool(cells) and all(isinstance(row[index], int | float | None) for row in cells)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gyre.trainer.update.report import UpdateReport
 
 SCHEMA = 1
-_COLUMNS = ("what", "value")
+_COLUMNS = ("", "")
 _MAIN_FIRST_S = 5.0
 """torchrun ends all processes when one has ended with an error, sooner than that."""
 
@@ -37,7 +38,9 @@ def train(
     ],
     config: Annotated[
         Path | None,
-        typer.Option(help="TOML file with a table [train].", metavar="FILE", show_default="defaults"),
+        typer.Option(
+            help="TOML file; settings are in its table `train`.", metavar="FILE", show_default="defaults"
+        ),
     ] = None,
     max_updates: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many updates.", show_default="all of the data")
@@ -63,7 +66,7 @@ def train(
         return
     from gyre.trainer.update.processes import start
 
-    ranks = start(settings.device)
+    ranks, began = start(settings.device), time.monotonic()
     if not ranks.is_main:
         output.manner.quiet = True
     try:
@@ -73,7 +76,7 @@ def train(
         _one_of_several(ranks, error)
         raise
     if ranks.is_main:
-        _print_outcome(outcome, out, json)
+        _print_json(outcome, out) if json else _print_outcome(outcome, out, time.monotonic() - began)
     code = stop.code if outcome.interrupted else 0
     ranks.leave(code)
     raise typer.Exit(code)
@@ -113,38 +116,60 @@ def _shown() -> Iterator[Callable[[UpdateReport, int], None]]:
 
 
 def _line(report: UpdateReport, total: int) -> str:
+    """What one looks at first. Ratios are shown where they are not 1, as in the first update of a batch."""
     numbers = report.metrics()
-    what = f"loss {report.loss:+.4f} · gradient {report.grad_norm:.3g}"
+    parts = [f"update {report.update}/{total}"]
+    if report.rewards:
+        parts.append(f"reward {report.rewards.mean:.3g}")
     if report.skipped != "no":
-        what = f"skipped: {report.skipped}"
-    return f"update {report.update}/{total} · {what} · {numbers['tokens/per_s']:,.0f} tokens/s"
+        parts.append(f"skipped: {report.skipped}")
+    else:
+        parts.append(f"loss {report.loss:+.4f} · gradient {report.grad_norm:.3g}")
+    if report.objective and numbers["ratio/min"] != numbers["ratio/max"]:
+        ratio, clipped = report.objective.execution_ratio, report.objective.clipped
+        share = clipped.targets_high + clipped.targets_low
+        parts.append(f"ratio {ratio.min:.4f} to {ratio.max:.4f} · clipped {share:.0%}")
+    if report.targets:
+        parts.append(f"{numbers['tokens/per_s']:,.0f} tokens/s")
+    return " · ".join(parts)
 
 
-def _print_outcome(outcome: Outcome, out: Path, json: bool) -> None:
-    model = outcome.checkpoint / "model" if outcome.checkpoint else None
-    if json:
-        output.print_json(
-            {
-                "schema": SCHEMA,
-                "updates": outcome.updates,
-                "total_updates": outcome.total,
-                "interrupted": outcome.interrupted,
-                "bad_updates": outcome.bad,
-                "checkpoint": outcome.checkpoint,
-                "model": model,
-                "metrics": out / "metrics.jsonl",
-                "last": outcome.last.metrics() if outcome.last else None,
-            }
-        )
-        return
+def _print_json(outcome: Outcome, out: Path) -> None:
+    output.print_json(
+        {
+            "schema": SCHEMA,
+            "updates": outcome.updates,
+            "total_updates": outcome.total,
+            "interrupted": outcome.interrupted,
+            "bad_updates": outcome.bad,
+            "checkpoint": outcome.checkpoint,
+            "model": outcome.checkpoint / "model" if outcome.checkpoint else None,
+            "metrics": out / "metrics.jsonl",
+            "last": outcome.last.metrics() if outcome.last else None,
+        }
+    )
+
+
+def _print_outcome(outcome: Outcome, out: Path, seconds: float) -> None:
+    """The model by the name that stays when a longer run removes this checkpoint."""
+    model = out / "latest" / "model" if outcome.checkpoint else None
+    idle = outcome.last is None and not outcome.interrupted
     rows: list[tuple[str, object]] = [
-        ("updates", outcome.updates),
-        ("of", outcome.total),
-        ("not finite", outcome.bad),
-        ("model", model or "none: stopped before the first update"),
-        ("metrics", out / "metrics.jsonl"),
+        ("updates", f"{outcome.updates:,}" if idle else f"{outcome.updates:,} of {outcome.total:,}"),
+        ("seconds", f"{seconds:,.1f}"),
     ]
-    output.print_table("interrupted" if outcome.interrupted else "trained", _COLUMNS, rows)
+    if outcome.bad:
+        rows.append(("skipped: not finite", outcome.bad))
+    if outcome.last:
+        rows.append(("last loss", f"{outcome.last.loss:+.4f}"))
+    rows += [("model", model or "none: stopped before the first update"), ("metrics", out / "metrics.jsonl")]
+    title = "interrupted" if outcome.interrupted else "nothing left to do" if idle else "trained"
+    output.print_table(title, _COLUMNS, rows)
+    if outcome.interrupted:
+        output.say("go on: the same command with --resume")
+    elif model:
+        output.say(f"serve it: gyre engine --model {shlex.quote(str(model))}")
+        output.say(f"watch it: tensorboard --logdir {shlex.quote(str(out / 'tensorboard'))}")
 
 
 def _dry(trees: Path, model: str, settings: TrainSettings, json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -109,7 +110,29 @@ def test_the_same_as_a_table_and_quietly(
     assert run(*ground.arguments(tmp_path / "out"), "--max-updates", "1", "--quiet") == 0
     shown = capsys.readouterr()
     assert shown.err == ""
-    assert "update-000001/model" in shown.out
+    assert "latest/model" in shown.out and "1 of 1" in shown.out
+
+
+def test_what_is_next_is_said(ground: Ground, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, config = tmp_path / "an out", tmp_path / "wide.toml"
+    wild = CONFIG.replace("groups_per_batch = 2", "groups_per_batch = 4\nupdates_per_batch = 2")
+    config.write_text(wild)
+    assert run(*ground.arguments(out, config=config), "--max-updates", "2") == 0
+    first, second, *rest = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"update 1/2 · reward 0\.5 · loss \S+ · gradient \S+ · \S+ tokens/s", first)
+    assert re.search(r"· ratio 0\.\d{4} to \d\.\d{4} · clipped \d+% · \S+ tokens/s$", second)
+    assert rest == [
+        f"serve it: gyre engine --model '{out}/latest/model'",
+        f"watch it: tensorboard --logdir '{out}/tensorboard'",
+    ]
+    assert run(*ground.arguments(out, config=config), "--max-updates", "1", "--resume") == 0
+    shown = capsys.readouterr().out
+    assert "nothing left to do" in shown and "of 1" not in shown
+
+
+def test_help_names_the_table_of_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--help") == 0
+    assert "`train`" in capsys.readouterr().out
 
 
 def test_a_run_is_extended_and_a_folder_that_holds_one_is_not_overwritten(
