@@ -59,12 +59,17 @@ class RunFolder:
 
     def require(self, *, resume: bool) -> None:
         """Raises TrainError for what a new run would overwrite, or where there is nothing to go on with."""
-        if resume and not (self.root / RUN).exists():
+        if self.root.exists() and not self.root.is_dir():
+            raise TrainError(f"`{self.root}` is no folder", "give a new one")
+        has_run = (self.root / RUN).exists()
+        if resume and not has_run:
             hint = "leave `--resume` out to begin one"
             raise TrainError(f"there is no run in `{self.root}` to go on with", hint)
         if not resume and not self._is_free():
             text = f"`{self.root}` is not empty, and nothing in it is overwritten"
-            raise TrainError(text, "`--resume` goes on with the run there; for another one give a new folder")
+            another = "give a new folder"
+            hint = f"`--resume` goes on with the run there; for another one {another}" if has_run else another
+            raise TrainError(text, hint)
 
     def _is_free(self) -> bool:
         """Whether there is nothing, or what a run leaves that ended before its first update."""

@@ -117,6 +117,16 @@ def test_a_new_run_needs_an_empty_folder_and_a_resumed_one_a_run(tmp_path: Path)
         folder.require(resume=False)
 
 
+def test_a_folder_of_something_else_is_not_to_be_resumed(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(TrainError, match="is not empty") as caught:
+        RunFolder(tmp_path).require(resume=False)
+    assert caught.value.hint == "give a new folder"
+    for resume in (False, True):
+        with pytest.raises(TrainError, match="is no folder"):
+            RunFolder(tmp_path / "manifest.json").require(resume=resume)
+
+
 def test_a_run_that_ended_before_its_first_update_is_nothing_to_keep(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for name in ("run.json", "train.toml", "metrics.jsonl"):
