@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import torch
 
-from gyre.elastic.engine.models.check import vocab_size
 from gyre.trainer.config import as_toml
-from gyre.trainer.data.checks import check_against_model
 from gyre.trainer.data.read import Group, TrainData, read_groups
 from gyre.trainer.errors import DivergedError
 from gyre.trainer.pack.piece import Floats32
@@ -30,7 +29,7 @@ from gyre.trainer.update.cursor import Cursor, total_updates, trees_of
 from gyre.trainer.update.folder import RUN, SETTINGS, Observer, RunFolder
 from gyre.trainer.update.learner import Learner
 from gyre.trainer.update.metrics import Metrics, metrics
-from gyre.trainer.update.network import as_set, positions, reference_of
+from gyre.trainer.update.network import as_set, reference_of, require_fit
 from gyre.trainer.update.ranks import OneProcess, Ranks
 from gyre.trainer.update.report import UpdateReport
 from gyre.trainer.update.saving import Saver, newest_saved, old_of
@@ -86,21 +85,25 @@ def train(
         folder.require(resume=resume)
     data = read_groups(trees, settings)
     with _owned(folder, ranks, resume=resume):
-        inputs = origin.inputs(trees, model)
+        inputs = origin.inputs(trees, model, settings.loss.reference)
         saved = newest_saved(folder, settings, inputs, watch.tell) if resume else None
         start = str(folder.place(saved.state.update) / checkpoint.MODEL) if saved else model
         policy = load_policy(start, dtype=settings.dtype, device=settings.device, progress=watch.tell)
-        check_against_model(data, vocab_size=vocab_size(policy.model), max_positions=positions(policy.model))
+        require_fit(data, policy.model)
+        network, reference = as_set(policy, settings, ranks), reference_of(model, settings, ranks)
+        if reference:
+            require_fit(data, reference.policy.model, reference=True)
         learner = Learner(
-            as_set(policy, settings, ranks),
+            network,
             settings,
             total_updates=total_updates(data, settings),
-            reference=reference_of(model, settings, ranks),
+            reference=reference,
             ranks=ranks,
             stop=watch.stop,
             at=watch.at,
         )
         saver = Saver(folder, learner, source=origin.model_folder(model), inputs=inputs, at=watch.at)
+        torch.manual_seed(settings.seed)  # nothing draws, but a model of its own kind may
         cursor = saver.go_on_from(saved) if saved else Cursor()
         if ranks.is_main:
             about = {"trees": str(trees), "model": model, "inputs": inputs, "versions": origin.versions()}

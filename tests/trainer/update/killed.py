@@ -41,6 +41,7 @@ def settings(tree_pass: str, updates: int) -> TrainSettings:
 
 
 def run(folder: Path, out: Path, told: TrainSettings, *, resume: bool, at: Callable[[str], None]) -> None:
+    torch.seed()  # as a process of its own begins
     watch = Watch(at=at, tell=lambda text: print(text, flush=True), updated=_nothing)
     train(folder / "trees", str(folder / "model"), out, told, resume=resume, watch=watch)
 
