@@ -180,7 +180,7 @@ def _require_any(data: TrainData, settings: TrainSettings) -> None:
         hint = "record some with `gyre proxy`, then run `gyre-trees build` again"
         raise TrainError(f"there are no executions in `{path}`", hint)
     if not census.trained:
-        why = ", ".join(f"{reason} {count}" for reason, count in census.left_out.items())
+        why = ", ".join(f"{count} {in_words(reason)}" for reason, count in census.left_out.items())
         text = f"of {census.executions} executions in `{path}` none can be trained: {why}"
         raise TrainError(text, _SCORE if "no_score" in census.left_out else _SHOW)
     if census.alike == census.groups and not settings.loss.kl:
@@ -189,6 +189,20 @@ def _require_any(data: TrainData, settings: TrainSettings) -> None:
         raise TrainError(f"there is nothing to learn from `{path}`: {text}", _GROUP if alone else _MORE)
 
 
+def in_words(reason: str) -> str:
+    """Why an execution is left out; outcomes, as `timeout`, are words already."""
+    return _WORDS.get(reason, reason.replace("_", " "))
+
+
+_WORDS = {
+    "skipped": "skipped by the builder",
+    "evaluation": "of an evaluation",
+    "superseded": "superseded by a later attempt",
+    "no_score": "without a score",
+    "score_not_finite": "with a score that is not finite",
+    "not_exact": "built from texts, without ids",
+    "no_targets": "without targets",
+}
 _SCORE = "score them with `gyre log score`, or give scores with `gyre-trees build --scores FILE`; build again"
 _SHOW = "`gyre-trees show DIR EXECUTION` tells more of one"
 _GROUP = "say which belong together, `gyre log score --group`, and build again"

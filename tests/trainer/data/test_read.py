@@ -190,9 +190,9 @@ def of(**summary: Any) -> Folder:
     ("folder", "text", "hint"),
     [
         (Folder(), "there are no executions in", "gyre proxy"),
-        (of(score=None), "of 2 executions in .* none can be trained: no_score 2", "gyre log score"),
-        (of(evaluation=True), "none can be trained: evaluation 2", "gyre-trees show"),
-        (of(exact=False), "none can be trained: not_exact 2", "gyre-trees show"),
+        (of(score=None), "of 2 executions in .* none can be trained: 2 without a score", "gyre log score"),
+        (of(evaluation=True), "none can be trained: 2 of an evaluation", "gyre-trees show"),
+        (of(exact=False), "none can be trained: 2 built from texts", "gyre-trees show"),
         (of(score=1.0), "nothing to learn .* all rewards of a group are equal", "more executions"),
         (of(group=None), "nothing to learn .* no execution has another to be compared", "--group"),
     ],
