@@ -30,6 +30,8 @@ _SPECIAL = re.compile(r"<[^<>\n]+>")
 """What a control token looks like as text."""
 _SPECIAL_END = re.compile(r"<[^<>\n]+>$")
 _TIMEOUT_S = 60.0
+_SAID = 300
+"""So many characters of an engine's error are shown."""
 Row = dict[str, Any]
 Body = dict[str, Any]
 
@@ -165,7 +167,17 @@ class EngineCheck:
             return answer.json()
         except (httpx.HTTPError, ValueError) as problem:
             hint = "give the URL of the engine itself, not of the proxy"
-            raise UpstreamError(f"engine `{self._url}` does not answer {route}: {problem}", hint) from problem
+            if "model" in body:
+                hint += f"; it has to serve the log's model, `{body['model']}`"
+            said = f"engine `{self._url}` does not answer {route}: {_reason(problem)}"
+            raise UpstreamError(said, hint) from problem
+
+
+def _reason(problem: Exception) -> str:
+    """What the engine said, where it said something."""
+    if isinstance(problem, httpx.HTTPStatusError):
+        return f"{problem.response.status_code} {problem.response.text[:_SAID]}".strip()
+    return str(problem)
 
 
 def _last(text: str, content: str) -> str:

@@ -113,4 +113,5 @@ def test_a_proxy_given_in_place_of_the_engine_is_an_error_with_a_hint(tmp_path: 
     one_row(tmp_path, "vllm", GOOD, [])
     with FakeEngine(kind="text") as engine, pytest.raises(UpstreamError) as caught:
         check(tmp_path, engine=engine.url)
-    assert "not of the proxy" in caught.value.hint
+    assert "not of the proxy" in caught.value.hint and "log's model, `" in caught.value.hint
+    assert "404" in caught.value.message and "developer.mozilla" not in caught.value.message
