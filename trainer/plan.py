@@ -9,11 +9,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from gyre.elastic.engine.models import folder
-from gyre.elastic.engine.models.check import vocab_size
 from gyre.elastic.engine.models.quiet import quietly
 from gyre.elastic.engine.models.tiny import make_tiny
 from gyre.trainer.config import as_table, as_toml
-from gyre.trainer.data.checks import check_against_model
 from gyre.trainer.data.order import batches
 from gyre.trainer.data.read import Census, TrainData, read_groups
 from gyre.trainer.data.tree import TrainTree
@@ -25,7 +23,7 @@ from gyre.trainer.update import origin
 from gyre.trainer.update.batch import deal
 from gyre.trainer.update.cursor import total_updates, trees_of
 from gyre.trainer.update.memory import Memory, Sizes, empty_model, estimate, sizes
-from gyre.trainer.update.network import positions
+from gyre.trainer.update.network import require_fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,9 @@ def make_plan(trees: Path, model: str, settings: TrainSettings) -> Plan:
     """Raises what `train` raises about trees, settings and model, as far as no weights are needed."""
     data = read_groups(trees, settings)
     network = _empty(model)
-    check_against_model(data, vocab_size=vocab_size(network), max_positions=positions(network))
+    require_fit(data, network)
+    if settings.loss.reference:
+        require_fit(data, _empty(settings.loss.reference), reference=True)
     works = _works(data, settings)
     epoch = sum(works, Work())
     sized = sizes(network, settings.train, settings.freeze)

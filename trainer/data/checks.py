@@ -14,24 +14,32 @@ MAX_GAP = 1.0
 policy that is some updates old by little more. Ids of another tokenizer are off by several."""
 
 
-def check_against_model(data: TrainData, *, vocab_size: int, max_positions: int | None) -> None:
+def check_against_model(
+    data: TrainData, *, vocab_size: int, max_positions: int | None, reference: bool = False
+) -> None:
     """All that will be trained, against the sizes of the model; `max_positions` None: it knows no limit.
+
+    Args:
+        reference: it is not the model that is trained but the one that it is compared with.
 
     Raises:
         TrainError: an id that the model has no embedding of, or a path longer than its positions.
     """
+    model = "reference model" if reference else "model"
     most = max(data.members, key=lambda each: each.largest_id)
     if most.largest_id >= vocab_size:
-        text = f"`{most.name}` has token id {most.largest_id}, the model's vocabulary is {vocab_size} ids"
+        text = f"`{most.name}` has token id {most.largest_id}, the {model}'s vocabulary is {vocab_size} ids"
         raise TrainError(
             f"these trees are of another tokenizer or vocabulary: {text}",
-            "train the model that the engine served, with the tokenizer it was recorded with",
+            "`loss.reference` has to have the tokenizer of the model"
+            if reference
+            else "train the model that the engine served, with the tokenizer it was recorded with",
         )
     longest = max(data.members, key=lambda each: each.longest)
     if max_positions is not None and longest.longest > max_positions:
-        text = f"`{longest.name}` has a path of {longest.longest} tokens, the model knows {max_positions}"
+        text = f"`{longest.name}` has a path of {longest.longest} tokens, the {model} knows {max_positions}"
         raise TrainError(
-            f"{text} positions", "leave that execution out, or give a model that knows longer texts"
+            f"{text} positions", f"leave that execution out, or give a {model} that knows longer texts"
         )
 
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel
 
+from gyre.elastic.engine.models.check import vocab_size
 from gyre.elastic.engine.models.load import max_positions
+from gyre.trainer.data.checks import check_against_model
+from gyre.trainer.data.read import TrainData
 from gyre.trainer.passes.choose import choose
 from gyre.trainer.passes.policy import Policy, load_policy
 from gyre.trainer.passes.run import TreePass
@@ -57,6 +60,13 @@ def reference_of(model: str, settings: TrainSettings, ranks: Ranks) -> Network |
     policy = load_policy(place, dtype=settings.dtype, device=settings.device)
     policy.model.requires_grad_(False)
     return as_set(policy, settings, ranks)
+
+
+def require_fit(data: TrainData, model: PreTrainedModel, *, reference: bool = False) -> None:
+    """TrainError unless the model, or reference model, can compute all that will be trained on."""
+    check_against_model(
+        data, vocab_size=vocab_size(model), max_positions=positions(model), reference=reference
+    )
 
 
 def positions(model: PreTrainedModel) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ from gyre.elastic.packaged import SMOLLM2
 from gyre.treebuilder.store.folder import MANIFEST
 
 _PACKAGES = ("torch", "transformers", "safetensors", "numpy")
+_BLOCKS, _BLOCK = 257, 16 << 10
+"""How many of how many bytes are read of a file to tell it from others."""
 
 
-def inputs(trees: Path, model: str) -> dict[str, str]:
-    """Digests of what is trained on and from. Weights are told by the sizes of their files."""
-    return {"trees": xxhash.xxh3_128_hexdigest((trees / MANIFEST).read_bytes()), "model": _model(model)}
+def inputs(trees: Path, model: str, reference: str = "") -> dict[str, str]:
+    """Digests of what is trained on and from, and of a reference model where there is one of its own."""
+    found = {"trees": xxhash.xxh3_128_hexdigest((trees / MANIFEST).read_bytes()), "model": _model(model)}
+    return found | {"reference": _model(reference)} if reference else found
 
 
 def versions() -> dict[str, Any]:
@@ -46,8 +50,19 @@ def _model(model: str) -> str:
     digest = xxhash.xxh3_128()
     for path in sorted([*place.glob("*.safetensors"), *place.glob("*.json")]):
         digest.update(f"{path.name} {path.stat().st_size} ".encode())
-    digest.update((place / "config.json").read_bytes())
+        for block in _blocks(path):
+            digest.update(block)
     return digest.hexdigest()
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """All of a file of up to 4 MiB. Of a larger one these are spread evenly over it: to read weights twice
+    takes minutes, and training them leaves hardly any number as it was."""
+    last = max(0, path.stat().st_size - _BLOCK)
+    with path.open("rb") as file:
+        for index in range(_BLOCKS):
+            file.seek(last * index // (_BLOCKS - 1))
+            yield file.read(_BLOCK)
 
 
 def _revision() -> str | None:

@@ -46,6 +46,14 @@ def test_a_path_that_is_too_long_is_named(data: TrainData) -> None:
         check_against_model(data, vocab_size=97, max_positions=10)
 
 
+def test_a_reference_model_is_called_one(data: TrainData) -> None:
+    with pytest.raises(TrainError, match="the reference model's vocabulary is 96 ids") as caught:
+        check_against_model(data, vocab_size=96, max_positions=None, reference=True)
+    assert "`loss.reference`" in caught.value.hint
+    with pytest.raises(TrainError, match="the reference model knows 10 positions"):
+        check_against_model(data, vocab_size=97, max_positions=10, reference=True)
+
+
 def logprobs(*values: float) -> npt.NDArray[np.float32]:
     return np.array(values, np.float32)
 
