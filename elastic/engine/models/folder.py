@@ -51,9 +51,10 @@ def require(path: Path) -> None:
     if path.suffix == ".gguf":
         raise EngineError(f"transformers does not run `{path}`", "use `--runtime llamacpp`")
     if not path.exists():
-        raise EngineError(
-            f"no such model: `{path}`", "use `smollm2`, `tiny` or the path of a Hugging Face folder"
-        )
+        hint = "use `smollm2`, `tiny` or the path of a Hugging Face folder"
+        if not path.is_absolute() and len(path.parts) == 2 and not path.parent.exists():
+            hint += f"; of a model on the hub `hf download {path} --local-dir {path.name}` makes one"
+        raise EngineError(f"no such model: `{path}`", hint)
     if not path.is_dir():
         raise EngineError(f"`{path}` is no folder", "give the Hugging Face folder that the file lies in")
     adapter = (path / "adapter_config.json").is_file()

@@ -233,6 +233,8 @@ def test_code_in_a_folder_is_never_run(tmp_path: Path) -> None:
 def test_an_unknown_name_is_refused_with_those_that_are_known(name: str) -> None:
     error = refusal(name)
     assert "no such model" in str(error) and "smollm2" in error.hint
+    assert "hf download" not in error.hint
+    assert "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`" in refusal("Qwen/Qwen3-0.6B").hint
 
 
 def test_files_are_no_folders(tmp_path: Path) -> None:
