@@ -15,6 +15,8 @@ _REPEATED = 0.05
 tokens, and has to be worth that."""
 _SHARES = (0.125, 0.25, 0.5, 0.75, *(1 + step / 25 for step in range(15)))
 """Sizes of what is dealt out, in parts of what a rank would have without repetition."""
+_ALL_TRIED = 100
+"""Segments up to which every size is tried; with more there are fewer, since each is a split of its own."""
 
 
 def micro_batches(forest: Piece, *, budget: int, ranks: int, linear: float = LINEAR) -> list[list[Piece]]:
@@ -26,14 +28,17 @@ def micro_batches(forest: Piece, *, budget: int, ranks: int, linear: float = LIN
     the rank with most work has least. `linear`: see `cost`. The same on every rank that asks.
     """
     nodes = segments(forest)
-    plans = [_dealt(nodes, limit, budget, ranks, linear) for limit in _limits(len(forest), budget, ranks)]
+    plans = [_dealt(nodes, limit, budget, ranks, linear) for limit in _limits(nodes, budget, ranks)]
     best = min(plans, key=lambda plan: _waited(nodes, plan, linear))
     made = iter(pieces(forest, nodes, [held for own in best for held in own]))
     return [[next(made) for _ in own] for own in best]
 
 
-def _limits(tokens: int, budget: int, ranks: int) -> list[int]:
-    shares = [int(share * tokens / ranks) for share in _SHARES] if ranks > 1 else []
+def _limits(nodes: Sequence[Segment], budget: int, ranks: int) -> list[int]:
+    if ranks == 1:
+        return [budget]
+    tokens, step = sum(map(len, nodes)), min(len(_SHARES), 1 + len(nodes) // _ALL_TRIED)
+    shares = [int(share * tokens / ranks) for share in _SHARES[step // 2 :: step]]
     return [budget, *(limit for limit in shares if limit > 0)]
 
 
