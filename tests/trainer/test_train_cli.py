@@ -20,6 +20,7 @@ from gyre.cli import output
 from gyre.cli.main import main
 from gyre.elastic.engine.models.tiny import make_tiny, save_tiny
 from tests.trainer.data.folders import stored
+from tests.trainer.models import tiny_model
 from tests.trainer.update.trees import trees_folder
 from tests.trees.export.builders import Folder
 
@@ -227,6 +228,23 @@ def test_trees_of_another_model_are_told_before_anything_is_trained(
     assert "sampled by another model or tokenizer" in told
     assert not (tmp_path / "out" / "checkpoints").exists()
     assert run(*ground.arguments(tmp_path / "out"), "--max-updates", "1") == 0
+
+
+def test_a_reference_model_has_to_know_the_ids_too(
+    ground: Ground, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny_model().save_pretrained(tmp_path / "small")
+    capsys.readouterr()
+    config = tmp_path / "reference.toml"
+    for reference, message in (
+        (tmp_path / "small", "the reference model's vocabulary is 97 ids"),
+        (tmp_path / "nowhere", "no such model"),
+    ):
+        config.write_text(CONFIG + f'[train.loss]\nkl = 0.1\nreference = "{reference}"\n')
+        for more in ([], ["--dry-run"]):
+            told = refusal(capsys, *ground.arguments(tmp_path / "out", config=config), *more)
+            assert message in told
+            assert not (tmp_path / "out").exists()
 
 
 def test_wrong_usage_is_exit_code_2(ground: Ground, tmp_path: Path) -> None:
