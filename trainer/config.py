@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gyre.trainer.errors import TrainError
-from gyre.trainer.settings import TrainSettings
+from gyre.trainer.settings import TrainSettings, clip_range
 
 TABLE = "train"
 
@@ -76,21 +76,27 @@ def flat(table: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]
 
 
 def as_toml(settings: TrainSettings) -> str:
-    """A file that says the same. TOML has no null: what is unset stands there as a comment."""
+    """A file that says the same. TOML has no null: what is unset stands there as a comment, with what it
+    then is where that is a number."""
     table = as_table(settings)
-    lines = [f"[{TABLE}]", *_lines(table)]
+    used = dict(zip(("clip_low", "clip_high"), clip_range(settings.loss), strict=True))
+    lines = [f"[{TABLE}]", *_lines(table, {})]
     for name, value in table.items():
         if isinstance(value, dict):
-            lines += ["", f"[{TABLE}.{name}]", *_lines(value)]
+            lines += ["", f"[{TABLE}.{name}]", *_lines(value, used)]
     return "\n".join(lines) + "\n"
 
 
-def _lines(table: Mapping[str, Any]) -> list[str]:
+def _lines(table: Mapping[str, Any], used: Mapping[str, float]) -> list[str]:
     return [
-        f"# {key} is not set" if value is None else f"{key} = {_value(value)}"
+        f"{key} = {_value(value)}" if value is not None else f"# {key} is not set{_used(used.get(key))}"
         for key, value in table.items()
         if not isinstance(value, dict)
     ]
+
+
+def _used(value: float | None) -> str:
+    return "" if value is None else f": {value}"
 
 
 def _value(value: object) -> str:

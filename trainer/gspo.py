@@ -53,16 +53,7 @@ import torch
 from gyre.trainer.gspo_report import LossReport
 from gyre.trainer.pack.piece import Targets
 from gyre.trainer.passes.run import LossPart
-from gyre.trainer.settings import ClipLevel, Importance, LossSettings, RatioForm
-
-
-def clip_range(settings: LossSettings) -> tuple[float, float]:
-    """(low, high) as set, or as published: GSPO's for means over many targets, PPO's for single ones."""
-    low, high = (0.2, 0.2) if settings.clip_level is ClipLevel.TOKEN else (3e-4, 4e-4)
-    return (
-        low if settings.clip_low is None else settings.clip_low,
-        high if settings.clip_high is None else settings.clip_high,
-    )
+from gyre.trainer.settings import ClipLevel, Importance, LossSettings, RatioForm, clip_range
 
 
 def needs_now(settings: LossSettings) -> bool:

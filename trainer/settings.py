@@ -98,6 +98,15 @@ class LossSettings(_Table, frozen=True, kw_only=True):
     """Folder of the reference model; unset: the model that training starts from."""
 
 
+def clip_range(settings: LossSettings) -> tuple[float, float]:
+    """(low, high) as set, or as published: GSPO's for means over many targets, PPO's for single ones."""
+    low, high = (0.2, 0.2) if settings.clip_level is ClipLevel.TOKEN else (3e-4, 4e-4)
+    return (
+        low if settings.clip_low is None else settings.clip_low,
+        high if settings.clip_high is None else settings.clip_high,
+    )
+
+
 class OptimizerSettings(_Table, frozen=True, kw_only=True):
     """`[train.optimizer]`: AdamW."""
 

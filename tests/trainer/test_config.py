@@ -14,7 +14,7 @@ import pytest
 
 from gyre.trainer.config import as_table, as_toml, flat, load_config, settings_of
 from gyre.trainer.errors import TrainError
-from gyre.trainer.settings import LossSettings, PassName, TrainSettings
+from gyre.trainer.settings import ClipLevel, LossSettings, PassName, TrainSettings
 
 DOCS = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 
@@ -88,6 +88,12 @@ def test_what_is_printed_says_the_same_when_it_is_read(tmp_path: Path) -> None:
     )
     assert load(tmp_path, as_toml(settings)) == settings
     assert load(tmp_path, as_toml(TrainSettings())) == TrainSettings()
+
+
+def test_what_is_not_set_is_printed_with_what_it_then_is() -> None:
+    printed = as_toml(TrainSettings(loss=LossSettings(clip_level=ClipLevel.TOKEN, clip_high=0.3)))
+    assert "# clip_low is not set: 0.2\nclip_high = 0.3\n" in printed
+    assert "# clip_high is not set: 0.0004\n" in as_toml(TrainSettings())
 
 
 def test_a_table_is_json_and_comes_back() -> None:

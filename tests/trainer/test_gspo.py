@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from gyre.trainer.gspo import Objective, clip_range, needs_now
+from gyre.trainer.gspo import Objective, needs_now
 from gyre.trainer.pack.merge import merge
-from gyre.trainer.settings import ClipLevel, Importance, LossSettings, RatioForm
+from gyre.trainer.settings import ClipLevel, Importance, LossSettings, RatioForm, clip_range
 from tests.trainer.builders import context, targets, tree
 from tests.trainer.losses import CPU, batch, near, update
 
