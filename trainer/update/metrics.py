@@ -68,11 +68,19 @@ def metrics(folder: RunFolder, update: int) -> Iterator[Metrics]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Those that are whole: the last one of a killed run may not be."""
+    """Those that are whole: the last one of a killed run may not be, and after a power cut none has to."""
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [orjson.loads(line) for line in lines]
+    lines = [_line(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    return [line for line in lines if line]
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("update"), int) else None
 
 
 def _cut(folder: RunFolder, update: int) -> None:

@@ -92,6 +92,18 @@ def lines_of(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+def test_lines_that_a_power_cut_damaged_are_dropped(tmp_path: Path, report: UpdateReport) -> None:
+    folder, path = RunFolder(tmp_path), tmp_path / "metrics.jsonl"
+    with metrics(folder, 0) as told:
+        for update in (1, 2):
+            told.write(replace(report, update=update), PLACE)
+    first, second = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([first, b'{"upda', b"7", b"{}", b"\xff", second, b"\0" * 40, b""]))
+    with metrics(folder, 2) as told:
+        told.write(replace(report, update=3), PLACE)
+    assert [line["update"] for line in lines_of(tmp_path)] == [1, 2, 3]
+
+
 def test_a_full_disk_is_told(tmp_path: Path, report: UpdateReport) -> None:
     folder = RunFolder(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
