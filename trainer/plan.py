@@ -13,12 +13,13 @@ from gyre.elastic.engine.models.quiet import quietly
 from gyre.elastic.engine.models.tiny import make_tiny
 from gyre.trainer.config import as_table, as_toml
 from gyre.trainer.data.order import batches
-from gyre.trainer.data.read import Census, TrainData, read_groups
+from gyre.trainer.data.read import Census, TrainData, in_words, read_groups
 from gyre.trainer.data.tree import TrainTree
 from gyre.trainer.pack.merge import merge
 from gyre.trainer.pack.split import split
 from gyre.trainer.pack.work import Work, measure
-from gyre.trainer.settings import TrainSettings
+from gyre.trainer.passes.policy import device_of
+from gyre.trainer.settings import Device, PassName, TrainSettings
 from gyre.trainer.update import origin
 from gyre.trainer.update.batch import deal
 from gyre.trainer.update.cursor import total_updates, trees_of
@@ -30,7 +31,11 @@ from gyre.trainer.update.network import require_fit
 class Plan:
     settings: TrainSettings
     census: Census
+    batches: int
+    """Of an epoch."""
     updates: int
+    """Of all epochs."""
+    device: str
     epoch: Work
     """Of one epoch, update by update, as pieces: tokens repeated by splits are counted."""
     sizes: Sizes
@@ -44,7 +49,9 @@ class Plan:
         return {
             "settings": as_table(self.settings),
             "data": asdict(self.census),
+            "batches_per_epoch": self.batches,
             "updates": self.updates,
+            "device": self.device,
             "tokens_per_epoch": asdict(self.epoch) | {"shared": self.epoch.shared},
             "model": asdict(self.sizes),
             "memory_bytes": asdict(self.memory) | {"total": self.memory.total},
@@ -52,26 +59,55 @@ class Plan:
 
     def tables(self) -> dict[str, list[tuple[str, object]]]:
         """For people, by title."""
-        census, epoch = self.census, self.epoch
-        data: list[tuple[str, object]] = [
+        return {
+            "data": self._data(),
+            "training": self._training(),
+            "tokens of an epoch": self._tokens(),
+            "memory, an estimate": self._memory(),
+        }
+
+    def _data(self) -> list[tuple[str, object]]:
+        census = self.census
+        return [
             ("executions", census.executions),
             ("trained", census.trained),
-            *((f"left out: {reason}", count) for reason, count in census.left_out.items()),
+            *((f"left out: {in_words(reason)}", count) for reason, count in census.left_out.items()),
             ("groups", census.groups),
             ("of them without variance", census.alike),
             ("targets", census.targets),
+        ]
+
+    def _training(self) -> list[tuple[str, object]]:
+        """What `auto` takes as a pass depends on the piece, and on what the model allows."""
+        chosen, tree_pass = self.settings, self.settings.tree_pass
+        return [
+            ("parameters", self.sizes.parameters),
+            ("of them trained", self.sizes.trained),
+            ("device", self.device),
+            ("pass", "auto: by piece" if tree_pass is PassName.AUTO else tree_pass),
+            ("batches of an epoch", f"{self.batches:,}, of up to {chosen.groups_per_batch:,} groups"),
+            ("updates of a batch", f"up to {chosen.updates_per_batch:,}"),
+            ("epochs", chosen.epochs),
             ("updates", self.updates),
         ]
-        tokens: list[tuple[str, object]] = [
+
+    def _tokens(self) -> list[tuple[str, object]]:
+        epoch = self.epoch
+        return [
             ("path by path", epoch.flat_tokens),
             ("as trees", epoch.tokens),
             ("of them repeated by splits", epoch.context),
             ("saved", f"{epoch.shared:.1%}"),
             ("longest path", epoch.longest_path),
         ]
+
+    def _memory(self) -> list[tuple[str, object]]:
         parts = asdict(self.memory) | {"total": self.memory.total}
-        memory: list[tuple[str, object]] = [(name, _mib(value)) for name, value in parts.items() if value]
-        return {"data": data, "tokens of an epoch": tokens, "memory, an estimate": memory}
+        shown = {_PARTS.get(name, name): round(value / 2**20) for name, value in parts.items()}
+        return [(name, f"{value:,} MiB") for name, value in shown.items() if value or name == "total"]
+
+
+_PARTS = {"keys": "K/V of prefixes", "head": "logits"}
 
 
 def make_plan(trees: Path, model: str, settings: TrainSettings) -> Plan:
@@ -88,11 +124,18 @@ def make_plan(trees: Path, model: str, settings: TrainSettings) -> Plan:
     return Plan(
         settings=settings,
         census=data.census,
+        batches=len(batches(data.groups, settings, 0)),
         updates=total_updates(data, settings),
+        device=_device(settings),
         epoch=epoch,
         sizes=sized,
         memory=estimate(sized, settings, replace(largest, longest_path=epoch.longest_path)),
     )
+
+
+def _device(settings: TrainSettings) -> str:
+    """A GPU that is asked for need not be here: one may plan elsewhere."""
+    return str(device_of(settings.device)) if settings.device is Device.AUTO else str(settings.device)
 
 
 def _empty(model: str) -> PreTrainedModel:
@@ -124,7 +167,3 @@ def _work(trees: list[TrainTree], budget: int) -> Work:
     return replace(
         whole, tokens=sum(len(piece) for piece in pieces), context=sum(piece.context for piece in pieces)
     )
-
-
-def _mib(value: int) -> str:
-    return f"{value / 2**20:,.0f} MiB"

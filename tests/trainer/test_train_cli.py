@@ -179,14 +179,36 @@ def test_a_dry_run_writes_nothing(ground: Ground, tmp_path: Path, capsys: pytest
     assert shown.out.startswith("[train]\n")
     for text in ("groups_per_batch = 2", "without variance", "saved", "optimizer"):
         assert text in shown.out
+    rows = dict(re.findall(r"^ *(\S.*?)  +(\S.*?) *$", shown.out, re.MULTILINE))
+    assert rows["batches of an epoch"] == "2, of up to 2 groups"
+    assert (rows["updates"], rows["pass"], rows["device"]) == (
+        "2",
+        "packed",
+        "cuda" if torch.cuda.is_available() else "cpu",
+    )
+    assert rows["parameters"] == rows["of them trained"] == f"{parameters_of_tiny():,}"
+    assert " 0 MiB" not in shown.out and "logits" in rows
     assert run(*ground.arguments(tmp_path / "out"), "--dry-run", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["schema"], told["updates"], told["data"]["alike"]) == (1, 2, 1)
     assert told["settings"]["optimizer"]["lr"] == 1e-3
     assert told["tokens_per_epoch"]["shared"] > 0.3
-    assert told["model"]["parameters"] == sum(own.numel() for own in make_tiny().model.parameters())
+    assert told["model"]["parameters"] == parameters_of_tiny()
     assert files(ground.root) == before
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_on_a_gpu_is_planned_without_one(
+    ground: Ground, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "gpu.toml"
+    config.write_text('[train]\ndevice = "cuda"\n')
+    assert run(*ground.arguments(tmp_path / "out", config=config), "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["device"] == "cuda"
+
+
+def parameters_of_tiny() -> int:
+    return sum(own.numel() for own in make_tiny().model.parameters())
 
 
 def test_nothing_to_go_on_with(ground: Ground, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,7 +148,7 @@ def load_policy(
         TrainError: no such folder, no causal language model, or files that are damaged.
         RefusedError: a model whose log-probabilities gyre would get wrong.
     """
-    place = _device(device)
+    place = device_of(device)
     try:
         network = _find(model, progress)
     except EngineError as error:
@@ -178,7 +178,8 @@ def _find(model: str | Path, progress: Callable[[str], None]) -> PreTrainedModel
         return folder.read_weights(path, config, torch.float32)
 
 
-def _device(device: Device) -> torch.device:
+def device_of(device: Device) -> torch.device:
+    """The one to compute on. TrainError: it is not there."""
     if device == Device.CUDA and not torch.cuda.is_available():
         raise TrainError("torch sees no `cuda` device here", '`device = "cpu"` runs anywhere')
     if device == Device.AUTO:
