@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gyre.trainer.data.convert import Converted, Lacks
 from gyre.trainer.data.stored import Worth, converted
-from gyre.trainer.data.tree import TrainTree
+from gyre.trainer.data.tree import TrainTree, name_of
 from gyre.trainer.errors import TrainError
 from gyre.trainer.settings import Importance, TrainSettings
 from gyre.treebuilder.score import AttemptKey, advantages, group_name, left_out, reward
@@ -45,7 +45,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        return self.execution_id if not self.attempt else f"{self.execution_id}#{self.attempt}"
+        return name_of(self.execution_id, self.attempt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,10 @@ class TrainTree:
     """Admitted nodes only, parents before children; none is empty."""
 
     @property
+    def name(self) -> str:
+        return name_of(self.execution_id, self.attempt)
+
+    @property
     def targets(self) -> int:
         """|U_e|: unique targets of the admitted trajectories."""
         return sum(len(node.token_ids) for node in self.nodes if node.target is not None)
@@ -61,3 +65,8 @@ class TrainTree:
     @property
     def tokens(self) -> int:
         return sum(len(node.token_ids) for node in self.nodes)
+
+
+def name_of(execution_id: str, attempt: int) -> str:
+    """What an attempt is called where a text has to do: in messages, checkpoints and `Targets.executions`."""
+    return f"{execution_id}#{attempt}" if attempt else execution_id

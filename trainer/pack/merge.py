@@ -145,13 +145,9 @@ def _targets(trees: Sequence[TrainTree]) -> Targets:
         temperature_T=np.repeat(np.array([run.temperature for run in runs], np.float32), sizes),
         version_T=versions,
         versions=names,
-        executions=tuple(_name(tree) for tree in trees),
+        executions=tuple(tree.name for tree in trees),
         trajectories=firsts[-1],
     )
-
-
-def _name(tree: TrainTree) -> str:
-    return f"{tree.execution_id}#{tree.attempt}" if tree.attempt else tree.execution_id
 
 
 def _behaviour(runs: Sequence[TargetRun], sizes: Ints) -> Floats32:

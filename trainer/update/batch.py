@@ -25,7 +25,7 @@ class Batch:
 
     def forget(self, part: int) -> None:
         """Old log-probabilities that no update needs any more."""
-        for name in {name_of(tree) for tree in self.parts[part]}:
+        for name in {tree.name for tree in self.parts[part]}:
             self.old.pop(name, None)
 
 
@@ -47,11 +47,6 @@ def deal(groups: Sequence[Sequence[TrainTree]], updates: int) -> list[list[Train
 def number_of_parts(groups: int, executions: int, updates: int) -> int:
     """How many updates a batch has; `executions` does not matter where there are groups enough."""
     return updates if groups >= updates else min(updates, executions)
-
-
-def name_of(tree: TrainTree) -> str:
-    """As `Targets.executions` has it."""
-    return f"{tree.execution_id}#{tree.attempt}" if tree.attempt else tree.execution_id
 
 
 def by_execution(targets: Targets, logprobs_T: Floats32) -> dict[str, Floats32]:

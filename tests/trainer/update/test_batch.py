@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gyre.trainer.data.tree import TrainTree
 from gyre.trainer.pack.merge import merge
-from gyre.trainer.update.batch import Batch, by_execution, deal, in_order, name_of, number_of_parts
+from gyre.trainer.update.batch import Batch, by_execution, deal, in_order, number_of_parts
 from tests.trainer.builders import context, random_trees, targets, tree
 
 
@@ -53,10 +53,10 @@ def test_log_probabilities_are_kept_by_execution_and_come_back_in_any_order() ->
     packed = merge(trees)
     values_T = np.arange(len(packed.targets), dtype=np.float32)
     kept = by_execution(packed.targets, values_T)
-    assert set(kept) == {name_of(one) for one in trees}
+    assert set(kept) == {one.name for one in trees}
     assert in_order(packed.targets, kept).tolist() == values_T.tolist()
     turned = merge(trees[::-1])
-    expected = [value for one in trees[::-1] for value in kept[name_of(one)].tolist()]
+    expected = [value for one in trees[::-1] for value in kept[one.name].tolist()]
     assert in_order(turned.targets, kept).tolist() == expected
 
 

@@ -19,7 +19,7 @@ from gyre.trainer.passes.packed import PackedPass
 from gyre.trainer.passes.policy import Policy
 from gyre.trainer.passes.run import LossPart, PassOutput, TreePass
 from gyre.trainer.settings import Dtype, LossSettings, OptimizerSettings, Schedule, TrainSettings
-from gyre.trainer.update.batch import Batch, name_of
+from gyre.trainer.update.batch import Batch
 from gyre.trainer.update.computing import Stopped
 from gyre.trainer.update.learner import Learner, Progress
 from gyre.trainer.update.network import Network
@@ -128,7 +128,7 @@ def test_later_updates_of_a_batch_are_compared_with_its_start() -> None:
     trees = rig.trees()
     old_T = logprobs(tiny_model(), trees[2:]).detach()
     batch = rig.learner.begin([trees[:2], trees[2:]])
-    assert set(batch.old) == {name_of(one) for one in trees[2:]}
+    assert set(batch.old) == {one.name for one in trees[2:]}
     rig.learner.update(batch, 0)
     model = tiny_model()
     model.load_state_dict(rig.weights(), strict=False)
@@ -288,9 +288,9 @@ def test_old_log_probabilities_too_are_computed_with_half_the_budget() -> None:
     batch = rig.learner.begin([trees[:2], trees[2:]])
     assert rig.learner.progress.token_budget == 12
     expected = logprobs(tiny_model(), trees[2:]).detach()
-    assert torch.cat(
-        [torch.from_numpy(batch.old[name_of(one)]) for one in trees[2:]]
-    ).tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+    assert torch.cat([torch.from_numpy(batch.old[one.name]) for one in trees[2:]]).tolist() == pytest.approx(
+        expected.tolist(), abs=1e-5
+    )
 
 
 def test_a_single_path_that_does_not_fit_ends_the_run() -> None:
@@ -411,7 +411,7 @@ def test_groups_that_are_added_later_are_compared_with_the_start_of_the_batch() 
     rig.learner.extend(batch, trees[2:])
     assert_same(rig.weights(), after)
     expected = logprobs(tiny_model(), trees[2:]).detach().tolist()
-    found = [value for one in trees[2:] for value in batch.old[name_of(one)].tolist()]
+    found = [value for one in trees[2:] for value in batch.old[one.name].tolist()]
     assert found == pytest.approx(expected, abs=1e-5)
     assert rig.learner.update(batch, 1).skipped is Skipped.NO
 
