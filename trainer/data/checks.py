@@ -11,7 +11,8 @@ from gyre.trainer.errors import TrainError
 Floats = npt.NDArray[np.floating]
 MAX_GAP = 1.0
 """Nats. Of one model and one tokenizer the mean is well below: engines differ by 0.03 or so in bfloat16, a
-policy that is some updates old by little more. Ids of another tokenizer are off by several."""
+policy that is some updates old by little more. Ids of another tokenizer are off by several, and so may a
+policy be after many large steps: importance weights say nothing about answers it would hardly give."""
 
 
 def check_against_model(
@@ -63,10 +64,10 @@ def check_gap(behaviour_T: Floats, old_T: Floats, limit: float = MAX_GAP) -> flo
         return None
     gap = float(np.abs(behaviour_T[known].astype(np.float64) - old_T[known]).mean())
     if not gap <= limit:
-        text = "these trees were sampled by another model or tokenizer: log-probabilities of the model"
         raise TrainError(
-            f"{text} differ from the recorded ones by {gap:.3g} nats a token on average, and more than "
-            f"{limit:g} is none of training's doing",
-            "train the model that the engine served when the trees were recorded",
+            "these trees were sampled by another model or tokenizer, or by a policy long before this one: "
+            f"log-probabilities of the model differ from the recorded ones by {gap:.3g} nats a token on average, "
+            f"and more than {limit:g} is too much to learn from",
+            "train the model that the engine served when the trees were recorded, or record anew with this one",
         )
     return gap
