@@ -66,8 +66,8 @@ def check_gap(behaviour_T: Floats, old_T: Floats, limit: float = MAX_GAP) -> flo
     if not gap <= limit:
         raise TrainError(
             "these trees were sampled by another model or tokenizer, or by a policy long before this one: "
-            f"log-probabilities of the model differ from the recorded ones by {gap:.3g} nats a token on average, "
-            f"and more than {limit:g} is too much to learn from",
-            "train the model that the engine served when the trees were recorded, or record anew with this one",
+            "log-probabilities of the model differ from the recorded ones by "
+            f"{gap:.3g} nats a token on average, and more than {limit:g} is too much to learn from",
+            "train the model that the engine served when the trees were recorded, or record anew with this",
         )
     return gap
