@@ -21,7 +21,7 @@ from gyre.trainer.pack.work import Work, measure
 from gyre.trainer.passes.policy import device_of
 from gyre.trainer.settings import Device, PassName, TrainSettings
 from gyre.trainer.update import origin
-from gyre.trainer.update.batch import deal
+from gyre.trainer.update.batch import computed, deal
 from gyre.trainer.update.cursor import total_updates, trees_of
 from gyre.trainer.update.memory import Memory, Sizes, empty_model, estimate, sizes
 from gyre.trainer.update.network import require_fit
@@ -153,9 +153,8 @@ def _works(data: TrainData, settings: TrainSettings) -> list[Work]:
     found = []
     for groups in batches(data.groups, settings, 0):
         for part in deal(trees_of(data, groups), settings.updates_per_batch):
-            computed = [tree for tree in part if tree.advantage or settings.loss.kl]
-            if computed:
-                found.append(_work(computed, settings.token_budget))
+            if trees := computed(part, settings.loss):
+                found.append(_work(trees, settings.token_budget))
     return found
 
 

@@ -11,6 +11,7 @@ import torch
 
 from gyre.trainer.data.tree import TrainTree
 from gyre.trainer.pack.piece import Floats32, Targets
+from gyre.trainer.settings import LossSettings
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +48,11 @@ def deal(groups: Sequence[Sequence[TrainTree]], updates: int) -> list[list[Train
 def number_of_parts(groups: int, executions: int, updates: int) -> int:
     """How many updates a batch has; `executions` does not matter where there are groups enough."""
     return updates if groups >= updates else min(updates, executions)
+
+
+def computed(trees: Sequence[TrainTree], loss: LossSettings) -> list[TrainTree]:
+    """Those that give a gradient: a divergence is held everywhere, all else needs an advantage."""
+    return [tree for tree in trees if tree.targets and (tree.advantage or loss.kl)]
 
 
 def by_execution(targets: Targets, logprobs_T: Floats32) -> dict[str, Floats32]:

@@ -24,7 +24,7 @@ from gyre.trainer.pack.merge import Packed, merge
 from gyre.trainer.pack.piece import Floats32, Piece, Targets
 from gyre.trainer.pack.work import measure
 from gyre.trainer.settings import TrainSettings
-from gyre.trainer.update.batch import Batch, by_execution, deal, in_order
+from gyre.trainer.update.batch import Batch, by_execution, computed, deal, in_order
 from gyre.trainer.update.computing import Computing, DoesNotFit, Sums, out_of_memory
 from gyre.trainer.update.network import Network
 from gyre.trainer.update.optimizer import gradients, make_optimizer, scale_, set_lr, trained_parameters
@@ -140,11 +140,11 @@ class Learner:
     def _update(
         self, trees: list[TrainTree], old: Mapping[str, Floats32] | None, phases: Phases
     ) -> UpdateReport:
-        computed = self._computed(trees)
-        if not computed:
+        left = computed(trees, self.settings.loss)
+        if not left:
             return self._report(trees, phases)
         with phases("pack"):
-            packed = merge(computed)
+            packed = merge(left)
             pieces = self._pieces(packed)
         old_T = None if old is None else torch.from_numpy(in_order(packed.targets, old))
         with phases("score"):
@@ -154,10 +154,6 @@ class Learner:
         with phases("step"):
             norm = self._step(sums, packed.targets, len(trees))
         return self._report(trees, phases, packed, pieces, objective, sums, norm)
-
-    def _computed(self, trees: list[TrainTree]) -> list[TrainTree]:
-        """A divergence is held everywhere; a loss without advantage has no gradient."""
-        return trees if self.settings.loss.kl else [tree for tree in trees if tree.advantage]
 
     def _pieces(self, packed: Packed) -> list[Piece]:
         budget = self.progress.token_budget
@@ -230,10 +226,10 @@ class Learner:
         Otherwise the same weights would give another number: 1 % of a token in bfloat16, which is beyond
         what an execution may change before it is clipped.
         """
-        computed = [self._computed([tree for tree in part if tree.targets]) for part in parts]
-        if any(computed):
+        left = [trees for part in parts if (trees := computed(part, self.settings.loss))]
+        if left:
             with self._phases("old"):
-                batch.old |= self._fitting(lambda: self._old([trees for trees in computed if trees]))
+                batch.old |= self._fitting(lambda: self._old(left))
 
     def _old(self, parts: Sequence[list[TrainTree]]) -> dict[str, Floats32]:
         found: dict[str, Floats32] = {}
