@@ -169,6 +169,8 @@ def test_a_run_is_not_resumed_as_another(
     trees = trees_folder(tmp_path / "trees", groups=2)
     told = refusal(capsys, *ground.arguments(out, trees=trees), "--resume")
     assert "started with other trees" in told
+    told = refusal(capsys, *ground.arguments(out, model=out / "latest" / "model"), "--resume")
+    assert "started with other model" in told
     assert files(out / "checkpoints") == before
 
 
