@@ -87,7 +87,7 @@ def _recorded(node: TrainNode, rest: Iterator[float]) -> TrainNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How large random trees are. The defaults make about 80 tokens."""
+    """How large random trees are. The defaults make about 50 tokens."""
 
     executions: int = 4
     groups: int = 2
