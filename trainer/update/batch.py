@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gyre.trainer.data.tree import TrainTree
+from gyre.trainer.errors import TrainError
 from gyre.trainer.pack.piece import Floats32, Targets
 from gyre.trainer.settings import LossSettings
 
@@ -62,5 +63,14 @@ def by_execution(targets: Targets, logprobs_T: Floats32) -> dict[str, Floats32]:
 
 
 def in_order(targets: Targets, old: Mapping[str, Floats32]) -> Floats32:
-    """The other way: (T,)."""
+    """The other way: (T,).
+
+    Raises TrainError where one is missing: trees that could be read when the batch began cannot be now.
+    """
+    missing = [name for name in targets.executions if name not in old]
+    if missing:
+        raise TrainError(
+            f"the checkpoint has no old log-probabilities of `{missing[0]}`: the batch was of other trees",
+            "trees have been damaged since; bring them back, or build them again",
+        )
     return np.concatenate([old[name] for name in targets.executions])

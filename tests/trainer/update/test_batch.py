@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gyre.trainer.data.tree import TrainTree
+from gyre.trainer.errors import TrainError
 from gyre.trainer.pack.merge import merge
 from gyre.trainer.update.batch import Batch, by_execution, deal, in_order, number_of_parts
 from tests.trainer.builders import context, random_trees, targets, tree
@@ -65,3 +67,12 @@ def test_what_no_update_needs_any_more_is_forgotten() -> None:
     batch.old = {"0-0": np.zeros(1, np.float32), "1-0": np.zeros(1, np.float32)}
     batch.forget(0)
     assert set(batch.old) == {"1-0"}
+
+
+def test_an_execution_that_was_not_there_when_the_batch_began_is_named() -> None:
+    packed = merge(random_trees(3))
+    kept = by_execution(packed.targets, np.zeros(len(packed.targets), np.float32))
+    first = packed.targets.executions[0]
+    del kept[first]
+    with pytest.raises(TrainError, match=f"no old log-probabilities of `{first}`"):
+        in_order(packed.targets, kept)
