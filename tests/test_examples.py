@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import psutil
@@ -166,6 +167,27 @@ def test_mini_swe_agent_with_the_small_model(tmp_path: Path) -> None:
     rows = calls(tmp_path, "mini-swe-agent")
     assert scores(tmp_path, "mini-swe-agent") == {"mini-swe-agent-1": (len(rows), 0.0)}
     assert {row["wire"] for row in rows} == {"chat"} and all(row["output_ids"] for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_model_that_was_trained_does_better(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    said = run(tmp_path, "train")
+    before, after = (reported(tmp_path / "out" / "train" / place) for place in ("logs", "after/logs"))
+    assert len(before) == len(after) == 48
+    # By 0.08 or so; the mean of 48 random texts is off by 0.014.
+    assert fmean(after) > fmean(before)
+    assert "update 20/20" in said
+    again = run(tmp_path, "train")
+    assert "going on from" in again and "update 20/20" not in again
+    assert reported(tmp_path / "out" / "train" / "logs") == before
+
+
+def reported(logs: Path) -> list[float]:
+    """Scores in the order of the log."""
+    rows = read_log(logs).executions.to_pylist()
+    return [row["score"] for row in rows if row["score"] is not None]
 
 
 @pytest.mark.slow
