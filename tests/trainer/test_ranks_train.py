@@ -1,4 +1,7 @@
-"""`gyre train` in two processes ends where it ends in one, also when their number changes on the way."""
+"""`gyre train` in two processes ends where it ends in one, also when their number changes on the way.
+
+With the same number a resumed run has the very bits of one that went through.
+"""
 
 from __future__ import annotations
 
@@ -109,6 +112,25 @@ def test_one_goes_on_where_two_stopped_and_two_where_one_did(folder: Path) -> No
     assert updates(folder / "two-one") == "update-000003"
     runs.in_one("two-one", resume=True)
     runs.assert_same("two-one", "one")
+
+
+@pytest.mark.parametrize("name", ["packed", "dfs"])
+def test_a_resumed_run_of_two_has_the_bits_of_one_that_went_through(folder: Path, name: str) -> None:
+    runs = Runs(folder, name)
+    runs.in_two(f"whole-{name}")
+    runs.in_two(f"halves-{name}", "--max-updates", "3")
+    runs.in_two(f"halves-{name}", "--resume")
+    for file in ("model/model.safetensors", "optimizer.safetensors"):
+        one, other = (load_file(folder / f"{out}-{name}" / "latest" / file) for out in ("whole", "halves"))
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one), file
+
+
+def test_an_error_that_both_meet_is_told_once(folder: Path) -> None:
+    (folder / "taken").mkdir()
+    (folder / "taken" / "mine").touch()
+    code, output = finish(begin("-m", "gyre.cli.main", "train", *Runs(folder, "dfs").options("taken")))
+    assert (code, output.count("error: `")) == (1, 1), output
 
 
 def test_ctrl_c_ends_both_with_a_checkpoint(folder: Path) -> None:
