@@ -176,8 +176,8 @@ def test_a_model_that_was_trained_does_better(tmp_path: Path) -> None:
     said = run(tmp_path, "train")
     before, after = (reported(tmp_path / "out" / "train" / place) for place in ("logs", "after/logs"))
     assert len(before) == len(after) == 48
-    # By 0.08 or so; the mean of 48 random texts is off by 0.014.
-    assert fmean(after) > fmean(before)
+    # By 0.08 or so; the difference of two means of 48 random texts is off by 0.017.
+    assert fmean(after) > fmean(before) + 0.02
     assert "update 20/20" in said
     again = run(tmp_path, "train")
     assert "going on from" in again and "update 20/20" not in again
