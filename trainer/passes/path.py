@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
 
 from gyre.trainer.pack.piece import Piece
+from gyre.trainer.passes.bands import band, bias, cut_out, near
 from gyre.trainer.passes.visits import Visit
 
 ROWS = 256
@@ -94,9 +95,7 @@ class PathMemory:
 
     def _cut(self, query_1HSD: torch.Tensor, window: int | None, rows: int, keys: int) -> torch.Tensor:
         """(R, L) of the band, which looks the same from every query: the last key is the last row's own."""
-        band_RC = self._band(query_1HSD, window)
-        stop = band_RC.shape[1] - ROWS + rows
-        cut_RL = band_RC[:rows, stop - keys : stop]
+        cut_RL = cut_out(self._band(query_1HSD, window), rows, keys)
         if not query_1HSD.is_cuda:
             return cut_RL
         # Kernels there want rows that are aligned. Layers share them; only few have other sizes.
@@ -108,19 +107,14 @@ class PathMemory:
         """(ROWS, C + ROWS) to add to scores: row i sees its own key, number C + i, and `window` with it."""
         if window not in self._bands:
             width = self._capacity if window is None else min(self._capacity, window)
-            distance_RC = (
-                torch.arange(ROWS, device=query_1HSD.device)[:, None]
-                + width
-                - torch.arange(width + ROWS, device=query_1HSD.device)
-            )
-            self._bands[window] = _bias(_seen(distance_RC, window), query_1HSD.dtype)
+            self._bands[window] = band(ROWS, width, window, query_1HSD)
         return self._bands[window]
 
     def _tree(self, query_1HSD: torch.Tensor, window: int | None, before: int) -> torch.Tensor:
         """(S, before + S) to add to scores, for subtrees beside each other."""
         if window not in self._trees:
             seen_SL = self._visible(window, before, query_1HSD.device)
-            self._trees[window] = _bias(seen_SL, query_1HSD.dtype)
+            self._trees[window] = bias(seen_SL, query_1HSD.dtype)
         return self._trees[window]
 
     def _visible(self, window: int | None, before: int, device: torch.device) -> torch.Tensor:
@@ -133,7 +127,7 @@ class PathMemory:
         seen_SS = (index_S <= index_S[:, None]) & (index_S[:, None] < end_S)
         seen_SP = torch.ones(len(visit), before, dtype=torch.bool, device=device)
         distance_SL = depth_S[:, None] - torch.cat((above_P, depth_S))
-        return torch.cat((seen_SP, seen_SS), 1) & _seen(distance_SL, window)
+        return torch.cat((seen_SP, seen_SS), 1) & near(distance_SL, window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +201,3 @@ class _Append(torch.autograd.Function):
                 given_1KSD.zero_()
             own.append(mine_1KSD)
         return *own, None, None, None
-
-
-def _seen(distance: torch.Tensor, window: int | None) -> torch.Tensor:
-    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
-
-
-def _bias(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """As a number to add: a boolean mask would be turned into one in every layer, and kept there."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)

@@ -1,7 +1,6 @@
 """Attention of a whole piece through torch's own, tile by tile: the way of `packed` on CPU.
 
-Shapes: N tokens, H query heads, K key heads, D head_dim; R rows of a tile, L its keys, C all widths of a
-band.
+Shapes: N tokens, H query heads, K key heads, D head_dim; R rows of a tile, L its keys, C those of a band.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from gyre.trainer.pack.piece import Piece
+from gyre.trainer.passes.bands import band, bias, cut_out
 from gyre.trainer.passes.masks import CALL, ROWS, Tile, seen, tiles
 
 
@@ -60,7 +60,7 @@ class Tiled:
     def _make(self, window: int | None, like: torch.Tensor) -> list[_Cut]:
         found = tiles(self._piece, window, self._rows, self._call)
         runs = [tile for tile in found if tile.run and not tile.plain]
-        band_RC = _band(
+        band_RC = band(
             max((len(tile) for tile in runs), default=0),
             max((len(tile.keys_L) for tile in runs), default=0),
             window,
@@ -72,9 +72,9 @@ class Tiled:
         if tile.plain:
             return _Cut(tile, None, like.device)
         if tile.run:
-            return _Cut(tile, _from_band(band_RC, len(tile), len(tile.keys_L)), like.device)
+            return _Cut(tile, cut_out(band_RC, len(tile), len(tile.keys_L)), like.device)
         seen_RL = torch.from_numpy(seen(self._piece, tile, window)).to(like.device)
-        return _Cut(tile, _bias(seen_RL, like.dtype), like.device)
+        return _Cut(tile, bias(seen_RL, like.dtype), like.device)
 
 
 class _Cut:
@@ -93,22 +93,3 @@ class _Cut:
         if self._narrow is not None:
             return kv_1KND.narrow(2, *self._narrow)
         return kv_1KND.index_select(2, self._keys_L)
-
-
-def _band(rows: int, keys: int, window: int | None, like: torch.Tensor) -> torch.Tensor:
-    """(R, C): the masks of all runs are parts of it. Row i sees itself, which is number C - R + i."""
-    index_R1 = torch.arange(rows, device=like.device)[:, None]
-    distance_RC = index_R1 + keys - torch.arange(keys + rows, device=like.device)
-    seen_RC = distance_RC >= 0
-    return _bias(seen_RC if window is None else seen_RC & (distance_RC < window), like.dtype)
-
-
-def _from_band(band_RC: torch.Tensor, rows: int, keys: int) -> torch.Tensor:
-    """(R, L) of a run: the last key is its last row's own."""
-    stop = band_RC.shape[1] - band_RC.shape[0] + rows
-    return band_RC[:rows, stop - keys : stop]
-
-
-def _bias(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """To be added to scores. A boolean mask would be turned into this in every layer, and kept there."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
