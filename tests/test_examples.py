@@ -172,7 +172,6 @@ def test_mini_swe_agent_with_the_small_model(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_model_that_was_trained_does_better(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     said = run(tmp_path, "train")
     before, after = (reported(tmp_path / "out" / "train" / place) for place in ("logs", "after/logs"))
     assert len(before) == len(after) == 48

@@ -68,6 +68,7 @@ def test_equals_flat(make: Any, limit: int | None) -> None:
     run = DfsPass(policy, budget=limit or 1000)
     output, given = trained(policy.model, run, packed, temperature_K)
     assert bool(torch.isfinite(output.logprobs_K).all())
+    # As these come, unlike the matrix's hybrid, each pass is up to 1e-5 off from itself in fp64.
     assert distance(given, wanted)[0] < 3 * TOLERANCE
 
 
