@@ -85,7 +85,7 @@ def test_a_client_that_does_not_read_holds_back_its_engine(tmp_path: Path) -> No
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         sock.sendall(head("POST", "/v1/chat/completions", f"content-length: {len(body)}") + body)
         still(engine)
-        assert engine.calls[0].parts_sent < 600
+        assert engine.calls[0].parts_sent < 1000  # half of it; the kernel alone may hold 40 MB on the way
 
 
 def still(engine: FakeEngine) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gyre.elastic.process.supervised import Report
 from gyre.proxy.executions import ExecutionOutcome as Outcome
 from gyre.trainer.rollout.judge import judge, last_words
-from gyre.trainer.rollout.process import Report
 from gyre.trainer.rollout.record import Calls
 from gyre.trainer.rollout.watch import Ending
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from gyre.elastic.process.supervised import Program, Report, StartError, Supervised
 from gyre.trainer.rollout.place import BusyError, locked
-from gyre.trainer.rollout.process import Program, Report, StartError, Supervised
 from tests.proxy.processes import wait_for
 from tests.rollout.harnesses import alive
 
@@ -185,7 +185,7 @@ import sys, time
 from pathlib import Path
 from gyre.trainer.rollout.place import locked
 from gyre.trainer.rollout.place import BusyError, locked
-from gyre.trainer.rollout.process import Program, Supervised
+from gyre.elastic.process.supervised import Program, Supervised
 folder, mark = Path(sys.argv[1]), sys.argv[2]
 text = "trap '' TERM; setsid sleep 1000 & while :; do sleep 0.05; done"
 program = Program(argv=["sh", "-c", text], env={"PATH": sys.argv[3], "GYRE_TEST": mark}, cwd=folder,

@@ -6,8 +6,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from gyre.elastic.process.supervised import Report
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
-from gyre.trainer.rollout.process import Report
 from gyre.trainer.rollout.record import Calls
 from gyre.trainer.rollout.secret import NO_SECRETS, Secrets
 from gyre.trainer.rollout.watch import Ending

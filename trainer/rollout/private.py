@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from gyre.elastic.process.supervised import Program, StartError, Supervised
 from gyre.proxy.errors import ConfigError, UpstreamError
 from gyre.proxy.log.folder import Folder, open_folder
 from gyre.proxy.log.live import proxy_url
 from gyre.trainer.rollout.control import Control
 from gyre.trainer.rollout.judge import last_words
-from gyre.trainer.rollout.process import Program, StartError, Supervised
 
 _START_S = 60.0
 _STOP_S = 40.0

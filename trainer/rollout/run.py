@@ -19,13 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gyre.elastic.process.supervised import GRACE_S, Report, Supervised
 from gyre.proxy.errors import GyreError, LogError, UpstreamError
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.trainer.rollout import state as states
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.judge import Judgement, judge, last_words
 from gyre.trainer.rollout.place import Place, checked_folder, locked, size
-from gyre.trainer.rollout.process import GRACE_S, Report, Supervised
 from gyre.trainer.rollout.record import Calls, Record, Standing
 from gyre.trainer.rollout.score import Command, Scorer, Verdict, own_scorer, run_scorer
 from gyre.trainer.rollout.secret import Secrets, secrets_of

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gyre.elastic.process.supervised import Program, Report, StartError, Supervised
 from gyre.proxy.executions import ExecutionOutcome
-from gyre.trainer.rollout.process import Program, Report, StartError, Supervised
 from gyre.trainer.rollout.secret import NO_SECRETS, Secrets
 from gyre.trainer.rollout.task import Task, resolve_env
 from gyre.trainer.rollout.tree import copy_files, copy_tree, remove_tree

@@ -7,12 +7,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from gyre.elastic.process.supervised import GRACE_S, OUTPUT_LIMIT, Program, StartError
 from gyre.trainer.rollout.control import Control
 from gyre.trainer.rollout.environment import environment, furnish
 from gyre.trainer.rollout.harness import PRESETS, Launch, Setting, command
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.place import Place
-from gyre.trainer.rollout.process import GRACE_S, OUTPUT_LIMIT, Program, StartError
 from gyre.trainer.rollout.task import Task, prepare, resolve_env
 from gyre.trainer.rollout.tree import copy_files
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from gyre.elastic.process.supervised import Report, Supervised
 from gyre.trainer.rollout.place import bytes_below
-from gyre.trainer.rollout.process import Report, Supervised
 
 TICK_S = 0.2
 _ASK_S = 1.0

@@ -25,8 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gyre.elastic.process import reaper
 from gyre.proxy.errors import GyreError
-from gyre.trainer.rollout import reaper
 
 MARK = "GYRE_RUN"
 """In the environment of each process of an execution, to find them should their supervisor be killed."""

@@ -1,0 +1,1 @@
+"""Engines behind one face: start, publish weights, pause, go on, stop."""

@@ -1,0 +1,65 @@
+"""What a run asks of an engine, whichever it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What an engine says it serves."""
+
+    version: str | None
+    digest: str | None = None
+    """xxh3_128 of the policy, in hex, where the engine tells it: see `elastic.engine.weights.staged`."""
+
+
+class Engine(Protocol):
+    """One addressable instance. Methods may raise EngineError: what is wrong, and what to do about it."""
+
+    @property
+    def name(self) -> str:
+        """Of the backend, at the proxy and in the log."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Without `/v1`. The same after it was started again."""
+        ...
+
+    @property
+    def profile(self) -> str:
+        """How the proxy captures tokens from it: `gyre`, `vllm`, `sglang`."""
+        ...
+
+    def start(self, folder: Path, version: str) -> None:
+        """Serve the weights in `folder` under the name of `version`; returns when it answers.
+
+        One that runs already and is not ours to start has them published.
+        """
+        ...
+
+    def alive(self) -> bool:
+        """Whether its process runs, or it answers."""
+        ...
+
+    def publish(self, folder: Path, version: str) -> None:
+        """Weights of `folder` from the next token on, while requests go on.
+
+        Returns when whatever is sampled from now on is of that version.
+        """
+        ...
+
+    def pause(self) -> None:
+        """Freeze running requests; what arrives waits."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def weights(self) -> Weights: ...
+
+    def stop(self) -> None:
+        """End it, if it was started here. Never raises."""
+        ...

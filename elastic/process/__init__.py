@@ -1,0 +1,1 @@
+"""Programs under supervision: whatever they start ends with them."""

@@ -1,0 +1,98 @@
+"""Which groups run and which are trained, decided by numbers alone. Pure.
+
+B groups are a batch, mu batches a burst; weights are published after each burst. At the beginning of a burst
+groups are dispatched until Q_b = (phi + mu) B of them are not consumed (QwenGyre, arXiv 2609.33848). The
+staleness of a group is the number of bursts between its dispatch and its consumption. It never exceeds
+ceil(phi / mu): whatever is ready first is consumed first, but once a burst has only as many places left as
+there are groups that must not wait for the next one, only those may enter. Nothing is ever discarded.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How far executions may be ahead of training."""
+
+    groups_per_batch: int
+    """B"""
+    burst: int = 1
+    """mu"""
+    look_ahead: float = 0.0
+    """phi"""
+    batches: int
+    """Of the whole run."""
+
+    @property
+    def depth(self) -> int:
+        """Q_b: groups that are dispatched and not consumed at the beginning of a burst."""
+        return math.floor((self.look_ahead + self.burst) * self.groups_per_batch + 1e-9)
+
+    @property
+    def bound(self) -> int:
+        """The largest staleness, in bursts, which is in publications."""
+        return math.ceil(self.look_ahead / self.burst - 1e-9)
+
+    @property
+    def bursts(self) -> int:
+        """The last one may be shorter."""
+        return math.ceil(self.batches / self.burst)
+
+    def batches_of(self, burst: int) -> int:
+        return min(self.burst, self.batches - burst * self.burst)
+
+
+@dataclass(slots=True, kw_only=True)
+class Dispatch:
+    """Groups by number, in the order of dispatch. A checkpoint remembers `burst`, `dispatched`, `waiting`."""
+
+    pace: Pace
+    burst: int = 0
+    dispatched: int = 0
+    """The number of the next group."""
+    waiting: dict[int, int] = field(default_factory=dict)
+    """Group that is not consumed yet -> the burst that it was dispatched in."""
+    _places: int = 0
+    """Left in this burst."""
+
+    def begin_burst(self) -> list[int]:
+        """The groups to be dispatched now. Never more than the rest of the run can consume."""
+        left = self.pace.batches - self.burst * self.pace.burst
+        self._places = self.pace.batches_of(self.burst) * self.pace.groups_per_batch
+        wanted = min(self.pace.depth, left * self.pace.groups_per_batch) - len(self.waiting)
+        new = list(range(self.dispatched, self.dispatched + max(0, wanted)))
+        self.waiting |= dict.fromkeys(new, self.burst)
+        self.dispatched += len(new)
+        return new
+
+    @property
+    def places(self) -> int:
+        """Groups that this burst still takes."""
+        return self._places
+
+    def overdue(self) -> set[int]:
+        """Groups that must be consumed in this burst, or would exceed the bound."""
+        last = self.burst - self.pace.bound
+        return {group for group, since in self.waiting.items() if since <= last}
+
+    def may_enter(self, group: int) -> bool:
+        """Whether a group that is ready may be consumed now."""
+        if group not in self.waiting or not self._places:
+            return False
+        overdue = self.overdue()
+        return group in overdue or len(overdue) < self._places
+
+    def consume(self, group: int) -> int:
+        """Its staleness."""
+        if not self.may_enter(group):
+            raise ValueError(f"group {group} may not be consumed now")
+        self._places -= 1
+        return self.burst - self.waiting.pop(group)
+
+    def end_burst(self) -> None:
+        if self._places:
+            raise ValueError(f"the burst has {self._places} places left")
+        self.burst += 1
