@@ -81,12 +81,23 @@ class BatchReport:
         sampled = sum(group.sampled for group in self.groups)
         return sum(group.kept for group in self.groups) / sampled if sampled else None
 
+    @property
+    def tree_savings(self) -> float | None:
+        """Share of the tokens of all paths that need not be computed."""
+        flat = sum(group.tokens_flat for group in self.groups)
+        return 1 - sum(group.tokens_tree for group in self.groups) / flat if flat else None
+
+    @property
+    def varied(self) -> int:
+        """Groups with something to learn from."""
+        return sum(group.varies for group in self.groups)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
     version: str
     update: int
-    """Optimizer steps behind it."""
+    """Updates behind it, those that were skipped included."""
     seconds: float
     held: int = 0
     """Requests that were open at the engines."""
@@ -96,6 +107,7 @@ class Publication:
 class Evaluated:
     version: str
     update: int
+    """Updates behind it, those that were skipped included."""
     temperature: float
     episodes: int
     """That were scored."""
