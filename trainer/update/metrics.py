@@ -1,14 +1,15 @@
 """A line of JSON and an event of TensorBoard per update.
 
-Names and meanings are in docs/training.md. A run that goes on from a checkpoint takes back what was written
-after it.
+Names and meanings are in docs/training.md; a live run (`trainer/live/metrics.py`) has more kinds of lines. A
+run that goes on from a checkpoint takes back what was written after it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BufferedWriter
 from pathlib import Path
 from typing import Any
@@ -20,29 +21,27 @@ from gyre.trainer.update.folder import EVENTS, LINES, RunFolder
 from gyre.trainer.update.report import UpdateReport
 
 
-class Metrics:
-    """`write` is to be called once per update, in order."""
+class Pages:
+    """`metrics.jsonl` and `tensorboard/`, side by side."""
 
     def __init__(self, folder: RunFolder, lines: BufferedWriter, events: SummaryWriter) -> None:
         self._folder = folder
         self._lines = lines
         self._events = events
 
-    def write(self, report: UpdateReport, place: dict[str, int]) -> None:
-        """`place`: where the update was in the data.
+    def write(self, line: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+        """`line` has `update`: where the numbers stand in TensorBoard, and by what they are taken back.
 
         Raises:
             TrainError: the disk is full, or cannot be written.
         """
-        numbers = report.metrics()
-        line = {"update": report.update, **place, "skipped": report.skipped, **numbers}
         with self._folder.written():
-            self._lines.write(orjson.dumps(line | {"versions": dict(report.versions)}) + b"\n")
+            self._lines.write(orjson.dumps(line) + b"\n")
             self._lines.flush()
             for name, value in numbers.items():
                 if not math.isfinite(value):
                     continue  # a warning would be all that comes of it
-                self._events.add_scalar(name, value, report.update)
+                self._events.add_scalar(name, value, line["update"])
             self._events.flush()
 
     def close(self) -> None:
@@ -54,17 +53,41 @@ class Metrics:
 
 
 @contextmanager
-def metrics(folder: RunFolder, update: int) -> Iterator[Metrics]:
-    """For updates after this one; what is there of later ones is removed."""
+def pages(folder: RunFolder, update: int) -> Iterator[Pages]:
+    """For what comes after this update; what is there of later ones is removed."""
     _cut(folder, update)
     with folder.written():
         lines = (folder.root / LINES).open("ab")
         events = SummaryWriter(str(folder.root / EVENTS), purge_step=update + 1)
-    told = Metrics(folder, lines, events)
+    written = Pages(folder, lines, events)
     try:
-        yield told
+        yield written
     finally:
-        told.close()
+        written.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    pages: Pages
+
+    def write(self, report: UpdateReport, place: Mapping[str, int]) -> None:
+        """Once per update, in order. `place`: where it was in the data.
+
+        Raises:
+            TrainError: the disk is full, or cannot be written.
+        """
+        self.pages.write(line_of(report, place), report.metrics())
+
+
+@contextmanager
+def metrics(folder: RunFolder, update: int) -> Iterator[Metrics]:
+    with pages(folder, update) as written:
+        yield Metrics(written)
+
+
+def line_of(report: UpdateReport, place: Mapping[str, int]) -> dict[str, Any]:
+    line = {"update": report.update, **place, "skipped": report.skipped, **report.metrics()}
+    return line | {"versions": dict(report.versions)}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
