@@ -3,8 +3,9 @@
 B groups are a batch, mu batches a burst; weights are published after each burst. At the beginning of a burst
 groups are dispatched until Q_b = (phi + mu) B of them are not consumed (QwenGyre, arXiv 2609.33848). The
 staleness of a group is the number of bursts between its dispatch and its consumption. It never exceeds
-ceil(phi / mu): whatever is ready first is consumed first, but once a burst has only as many places left as
-there are groups that must not wait for the next one, only those may enter. Nothing is ever discarded.
+ceil(phi / mu): whatever is ready first is consumed first, but only while all that wait can still be consumed
+in time. Looking at this burst alone would not do: from phi = 2 mu on, more groups than a burst has places can
+come to their limit at once. Nothing is ever discarded.
 """
 
 from __future__ import annotations
@@ -73,17 +74,17 @@ class Dispatch:
         """Groups that this burst still takes."""
         return self._places
 
-    def overdue(self) -> set[int]:
-        """Groups that must be consumed in this burst, or would exceed the bound."""
-        last = self.burst - self.pace.bound
-        return {group for group, since in self.waiting.items() if since <= last}
-
     def may_enter(self, group: int) -> bool:
-        """Whether a group that is ready may be consumed now."""
+        """Whether a group that is ready may be consumed now: the others can then still be in time."""
         if group not in self.waiting or not self._places:
             return False
-        overdue = self.overdue()
-        return group in overdue or len(overdue) < self._places
+        limits = sorted(since + self.pace.bound for other, since in self.waiting.items() if other != group)
+        return all(place < self._room(limit) for place, limit in enumerate(limits))
+
+    def _room(self, limit: int) -> int:
+        """Groups that can be consumed up to the end of burst `limit`, once one more has been."""
+        later = max(0, limit - self.burst) * self.pace.burst * self.pace.groups_per_batch
+        return self._places - 1 + later
 
     def consume(self, group: int) -> int:
         """Its staleness."""

@@ -19,6 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+SETTINGS = "run.toml"
+LEFT_BARE = frozenset({"logs", "executions", "services", "checkpoints", "status.json", "latest"})
+"""What a run leaves beside its settings that ended before its first update."""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveFolder:

@@ -1,0 +1,104 @@
+"""Dispatch and consumption: staleness is bounded, nothing is discarded, nothing waits without need."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from gyre.trainer.live.dispatch import Dispatch, Pace
+
+PACES = st.builds(
+    Pace,
+    groups_per_batch=st.integers(1, 6),
+    burst=st.integers(1, 4),
+    look_ahead=st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 3.7]),
+    batches=st.integers(1, 14),
+)
+
+
+def test_q_b_of_the_paper() -> None:
+    """Q_b = (phi + mu) B, arXiv 2609.33848."""
+    pace = Pace(groups_per_batch=4, burst=3, look_ahead=1.5, batches=48)
+    assert pace.depth == 18
+    assert len(Dispatch(pace=pace).begin_burst()) == 18
+
+
+def test_without_look_ahead_a_burst_dispatches_what_it_consumes() -> None:
+    dispatch = Dispatch(pace=Pace(groups_per_batch=2, burst=1, look_ahead=0.0, batches=2))
+    assert dispatch.begin_burst() == [0, 1]
+    assert [dispatch.consume(1), dispatch.consume(0)] == [0, 0]
+    dispatch.end_burst()
+    assert dispatch.begin_burst() == [2, 3]
+
+
+@given(PACES, st.randoms(use_true_random=False))
+def test_staleness_never_exceeds_phi_over_mu_and_every_group_is_consumed_once(
+    pace: Pace, order: Random
+) -> None:
+    """Groups become ready in any order, which is decided here; whoever may enter first does."""
+    dispatch, consumed, stale = Dispatch(pace=pace), list[int](), list[int]()
+    for burst in range(pace.bursts):
+        dispatch.begin_burst()
+        assert len(dispatch.waiting) <= pace.depth
+        waiting = list(dispatch.waiting)
+        order.shuffle(waiting)
+        while dispatch.places:
+            group = next(one for one in waiting if dispatch.may_enter(one))
+            waiting.remove(group)
+            consumed.append(group)
+            stale.append(dispatch.consume(group))
+        dispatch.end_burst()
+        assert dispatch.burst == burst + 1
+    assert sorted(consumed) == list(range(pace.batches * pace.groups_per_batch))
+    assert not dispatch.waiting
+    assert max(stale) <= math.ceil(pace.look_ahead / pace.burst)
+
+
+@given(PACES)
+def test_a_dispatch_that_goes_on_from_what_is_remembered_decides_the_same(pace: Pace) -> None:
+    first = Dispatch(pace=pace)
+    for _ in range(pace.bursts):
+        second = Dispatch(
+            pace=pace, burst=first.burst, dispatched=first.dispatched, waiting=dict(first.waiting)
+        )
+        assert first.begin_burst() == second.begin_burst()
+        assert first.waiting == second.waiting and first.places == second.places
+        while first.places:
+            first.consume(min(first.waiting))
+        first.end_burst()
+
+
+def test_a_ready_group_waits_where_the_places_left_are_those_of_overdue_ones() -> None:
+    dispatch = Dispatch(pace=Pace(groups_per_batch=2, burst=1, look_ahead=1.0, batches=9))
+    assert dispatch.begin_burst() == [0, 1, 2, 3]
+    dispatch.consume(2)
+    dispatch.consume(3)
+    dispatch.end_burst()
+    assert dispatch.begin_burst() == [4, 5]
+    assert not dispatch.may_enter(4) and dispatch.may_enter(0)
+    dispatch.consume(0)
+    with pytest.raises(ValueError, match="group 5"):
+        dispatch.consume(5)
+    dispatch.consume(1)
+    dispatch.end_burst()
+
+
+def test_a_group_waits_for_others_that_reach_their_limit_in_the_next_burst() -> None:
+    """phi = 2: two groups of burst 0 would come to their limit in burst 2, which has one place."""
+    dispatch = Dispatch(pace=Pace(groups_per_batch=1, burst=1, look_ahead=2.0, batches=4))
+    dispatch.begin_burst()
+    dispatch.consume(0)
+    dispatch.end_burst()
+    assert dispatch.begin_burst() == [3]
+    assert [dispatch.may_enter(group) for group in (1, 2, 3)] == [True, True, False]
+
+
+def test_a_burst_cannot_end_with_places_left() -> None:
+    dispatch = Dispatch(pace=Pace(groups_per_batch=1, batches=1))
+    dispatch.begin_burst()
+    with pytest.raises(ValueError, match="1 places"):
+        dispatch.end_burst()

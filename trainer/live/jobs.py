@@ -1,0 +1,119 @@
+"""From a number to what is to be run: the executions of a group, those of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gyre.proxy.settings import Pin
+from gyre.trainer.errors import TrainError
+from gyre.trainer.live.assignment import Assignment, Group
+from gyre.trainer.live.order import TaskOrder, Weighted
+from gyre.trainer.live.settings import EvaluationTable, TaskTable
+from gyre.trainer.rollout.group import checked_task, slug
+from gyre.trainer.rollout.job import Job, Options
+from gyre.trainer.rollout.task import Task, find_tasks
+
+NEUTRAL = Pin(
+    top_p=1.0,
+    top_k=0,
+    min_p=0.0,
+    presence_penalty=0.0,
+    frequency_penalty=0.0,
+    repetition_penalty=1.0,
+)
+"""Sampling as the plain softmax has it, beside a temperature."""
+
+
+def pinned(temperature: float) -> Pin:
+    """Every call of an execution is sampled so, whatever its harness asks for."""
+    return Pin(
+        temperature=temperature,
+        top_p=NEUTRAL.top_p,
+        top_k=NEUTRAL.top_k,
+        min_p=NEUTRAL.min_p,
+        presence_penalty=NEUTRAL.presence_penalty,
+        frequency_penalty=NEUTRAL.frequency_penalty,
+        repetition_penalty=NEUTRAL.repetition_penalty,
+    )
+
+
+@dataclass(slots=True)
+class Jobs:
+    """What is to be run of a live run. Options are those of training."""
+
+    order: TaskOrder[Path]
+    tasks: dict[Path, Task]
+    evaluated: Sequence[Task]
+    """The task of each episode of an evaluation."""
+    options: Options
+    size: int
+    """Executions of a group."""
+
+    def group(self, index: int, *, burst: int, version: str) -> Group:
+        task = self.tasks[self.order[index]]
+        return Group(index=index, task=task, burst=burst, version=version, size=self.size)
+
+    def of_group(self, group: Group) -> Assignment:
+        return Assignment(
+            key=group.key,
+            jobs=[
+                Job(f"{group.key}-{slug(group.task.short_name)}-{number}", group.task, group.key)
+                for number in range(group.size)
+            ],
+            options=self.options,
+        )
+
+    def of_evaluation(self, key: str, temperature: float) -> Assignment:
+        options = replace(self.options, evaluation=True, pin=pinned(temperature))
+        jobs = [
+            Job(f"{key}-{number}-{slug(task.short_name)}", task, key)
+            for number, task in enumerate(self.evaluated)
+        ]
+        return Assignment(key=key, jobs=jobs, options=options, urgent=True)
+
+
+def load_jobs(
+    lists: Sequence[TaskTable],
+    evaluation: EvaluationTable,
+    options: Options,
+    *,
+    size: int,
+    seed: int,
+) -> Jobs:
+    """Every task is read and checked.
+
+    Raises:
+        TaskError: one cannot be run here, or has no scorer.
+        TrainError: a task is both trained and evaluated on.
+    """
+    found = [_tasks(each, options) for each in lists]
+    held_out = [task for each in evaluation.tasks for task in _tasks(each, options)]
+    tasks = {task.folder: task for each in found for task in each}
+    both = sorted(str(task.folder) for task in held_out if task.folder in tasks)
+    if both:
+        raise TrainError(f"`{both[0]}` is both trained and evaluated on", "take it out of one of the lists")
+    order = TaskOrder(
+        [
+            Weighted([task.folder for task in each], table.weight)
+            for each, table in zip(found, lists, strict=True)
+        ],
+        seed,
+    )
+    return Jobs(order, tasks, episodes(held_out, evaluation), options, size)
+
+
+def episodes(tasks: Sequence[Task], evaluation: EvaluationTable) -> list[Task]:
+    """The tasks of an evaluation, the same ones each time: drawn with a generator of its own."""
+    if not tasks:
+        return []
+    draws = np.random.PCG64(np.random.SeedSequence([evaluation.seed])).random_raw(len(tasks))
+    mixed = [tasks[index] for index in np.argsort(draws, kind="stable").tolist()]
+    return [mixed[number % len(mixed)] for number in range(evaluation.episodes)]
+
+
+def _tasks(table: TaskTable, options: Options) -> list[Task]:
+    return [checked_task(folder, options) for folder in find_tasks(Path(table.folder))]

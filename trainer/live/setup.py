@@ -1,0 +1,191 @@
+"""The trainer's side of a live run, ready to go: folder, model, optimizer, newest checkpoint, metrics."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+from gyre.elastic.engine.models.check import vocab_size
+from gyre.trainer.errors import DivergedError, TrainError
+from gyre.trainer.live.config import load_run, run_toml
+from gyre.trainer.live.dispatch import Pace
+from gyre.trainer.live.folder import LEFT_BARE, SETTINGS
+from gyre.trainer.live.groups import Sizes
+from gyre.trainer.live.settings import EngineKind, RunSettings
+from gyre.trainer.live.state import LiveState, as_json, from_json
+from gyre.trainer.passes.policy import load_policy
+from gyre.trainer.settings import Dtype
+from gyre.trainer.update import checkpoint, origin
+from gyre.trainer.update.batch import number_of_parts
+from gyre.trainer.update.checkpoint import MAY_CHANGE, Saved, require_settings
+from gyre.trainer.update.cursor import Cursor
+from gyre.trainer.update.folder import RUN, Observer, RunFolder
+from gyre.trainer.update.learner import Learner
+from gyre.trainer.update.network import as_set, positions, reference_of
+from gyre.trainer.update.ranks import OneProcess
+from gyre.trainer.update.saving import Saver, newest_saved
+
+MAX_GAP = 1e-4
+"""Nats, between what the embedded engine recorded and what the trainer computes, both in fp32."""
+LIVE_MAY_CHANGE = frozenset(
+    {
+        *(f"train.{name}" for name in MAY_CHANGE),
+        *("engine.*", "report.*", "timeouts.*", "harness.program", "harness.env.*", "harness.keep_env"),
+        *("rollout.batches", "rollout.concurrency", "rollout.retries", "out", "unsafe_local"),
+        *("evaluation.every", "evaluation.greedy", "limits.memory", "limits.processes", "limits.workspace"),
+    }
+)
+"""What a run that goes on may be told anew."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    folder: RunFolder
+    learner: Learner
+    saver: Saver
+    state: LiveState
+    pace: Pace
+    sizes: Sizes
+    identity: str
+    """Of the run, the same when it goes on."""
+
+    @property
+    def newest(self) -> Path:
+        """The newest checkpoint: there is one from the beginning."""
+        assert self.saver.newest is not None
+        return self.saver.newest
+
+    @property
+    def served(self) -> Path:
+        """The folder of weights that engines serve."""
+        return self.newest / checkpoint.MODEL
+
+    def require_finite(self) -> None:
+        """DivergedError after too many updates in a row that were not finite. Nothing of them is saved."""
+        if self.learner.diverged:
+            count = self.learner.progress.bad_in_a_row
+            text = f"loss or gradients were not finite in {count} updates in a row"
+            raise DivergedError(
+                f"{text}; `{self.newest}` is the state before", "go on with `--resume` and a smaller `lr`"
+            )
+
+    def save(self) -> None:
+        self.saver.save(Cursor(), live=as_json(self.state))
+
+
+def pace_of(settings: RunSettings) -> Pace:
+    rollout = settings.rollout
+    return Pace(
+        groups_per_batch=settings.train.groups_per_batch,
+        burst=rollout.burst,
+        look_ahead=rollout.look_ahead,
+        batches=rollout.batches,
+    )
+
+
+def total_updates(settings: RunSettings) -> int:
+    groups = settings.train.groups_per_batch
+    members = groups * settings.rollout.group_size
+    return settings.rollout.batches * number_of_parts(groups, members, settings.train.updates_per_batch)
+
+
+@contextmanager
+def set_up(
+    settings: RunSettings,
+    root: Path,
+    *,
+    resume: bool,
+    tell: Callable[[str], None],
+    stop: Callable[[], bool],
+    at: Observer,
+) -> Iterator[Trainer]:
+    """Holds the run's folder as long as the block lasts.
+
+    Raises:
+        TrainError: the folder has another run, or none to go on with; model or settings that cannot be used.
+    """
+    folder = RunFolder(root, bare=LEFT_BARE, settings=SETTINGS)
+    folder.require(resume=resume)
+    with folder.locked():
+        folder.require(resume=resume)
+        yield _trainer(settings, folder, resume, tell, stop, at)
+
+
+def _trainer(
+    settings: RunSettings,
+    folder: RunFolder,
+    resume: bool,
+    tell: Callable[[str], None],
+    stop: Callable[[], bool],
+    at: Observer,
+) -> Trainer:
+    train, ranks = settings.train, OneProcess()
+    inputs = origin.model_inputs(settings.model, train.loss.reference)
+    saved = _saved(settings, folder, inputs, tell) if resume else None
+    start = str(folder.place(saved.state.update) / checkpoint.MODEL) if saved else settings.model
+    policy = load_policy(start, dtype=train.dtype, device=train.device, progress=tell)
+    sizes = Sizes(vocab_size(policy.model), positions(policy.model), settings.limits.context)
+    network = as_set(policy, train, ranks)
+    learner = Learner(
+        network,
+        train,
+        total_updates=total_updates(settings),
+        reference=reference_of(settings.model, train, ranks),
+        ranks=ranks,
+        stop=stop,
+        at=at,
+        max_gap=_max_gap(settings),
+    )
+    saver = Saver(folder, learner, source=origin.model_folder(settings.model), inputs=inputs, at=at)
+    torch.manual_seed(train.seed)  # nothing draws, but a model of its own kind may
+    if saved:
+        saver.go_on_from(saved)
+    trainer = Trainer(
+        folder=folder,
+        learner=learner,
+        saver=saver,
+        state=from_json(saved.state.live) if saved else LiveState(),
+        pace=pace_of(settings),
+        sizes=sizes,
+        identity=_identity(settings, folder, inputs),
+    )
+    if not saved:
+        trainer.save()
+    return trainer
+
+
+def _saved(
+    settings: RunSettings, folder: RunFolder, inputs: dict[str, str], tell: Callable[[str], None]
+) -> Saved | None:
+    """The newest checkpoint, if what is asked for now is that run."""
+    before = msgspec.to_builtins(load_run(folder.root / SETTINGS, {}))
+    for note in require_settings(before, msgspec.to_builtins(settings), LIVE_MAY_CHANGE):
+        tell(note)
+    return newest_saved(folder, settings.train, inputs, tell)
+
+
+def _identity(settings: RunSettings, folder: RunFolder, inputs: dict[str, str]) -> str:
+    """Writes what the run is of. Its identity stays when it goes on."""
+    path = folder.root / RUN
+    try:
+        identity = str(msgspec.json.decode(path.read_bytes())["identity"])
+    except FileNotFoundError:
+        identity = secrets.token_hex(4)
+    except (msgspec.DecodeError, KeyError, TypeError) as problem:
+        raise TrainError(f"`{path}` is damaged: {problem}", "give another folder with `--out`") from problem
+    about = {"identity": identity, "model": settings.model, "inputs": inputs, "versions": origin.versions()}
+    folder.write_file(RUN, msgspec.json.format(msgspec.json.encode(about)))
+    folder.write_file(SETTINGS, run_toml(settings).encode())
+    return identity
+
+
+def _max_gap(settings: RunSettings) -> float | None:
+    """None where engine and trainer do not compute the same numbers to begin with."""
+    exact = settings.engine.kind is EngineKind.EMBEDDED and settings.engine.dtype == "fp32"
+    return MAX_GAP if exact and settings.train.dtype is Dtype.FP32 else None

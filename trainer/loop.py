@@ -1,0 +1,327 @@
+"""ENTRY of live training: agents run, are scored, become trees; the policy is updated and published; again.
+
+    a burst begins: groups are dispatched -> executions run, while
+        for each batch: the group that is ready first becomes trees and gradients, then the next, ...
+                        an update is taken when all of its groups have come
+    the burst ends: a checkpoint is written -> engines take up its weights
+
+`gyre train RUN.toml` is this. A burst that a kill broke off is done again from the newest checkpoint;
+executions that had come to their end are not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from gyre.proxy.units import seconds_of
+from gyre.trainer.live.board import Board
+from gyre.trainer.live.evaluation import Evaluation, due, evaluated
+from gyre.trainer.live.finish import finish
+from gyre.trainer.live.folder import LiveFolder
+from gyre.trainer.live.hooks import hooks
+from gyre.trainer.live.inbox import Inbox
+from gyre.trainer.live.jobs import Jobs, load_jobs
+from gyre.trainer.live.lot import Lot
+from gyre.trainer.live.metrics import LiveMetrics, evaluations, live_metrics
+from gyre.trainer.live.options import options_of
+from gyre.trainer.live.reports import BatchReport, Evaluated, Publication
+from gyre.trainer.live.rollouts import Rollouts
+from gyre.trainer.live.services import Services
+from gyre.trainer.live.settings import RunSettings
+from gyre.trainer.live.setup import Trainer, set_up
+from gyre.trainer.live.status import Phase, Status, StatusFile
+from gyre.trainer.live.trees import OnlineTrees
+from gyre.trainer.live.warnings import Alike
+from gyre.trainer.rollout.confine import require_confinement
+from gyre.trainer.rollout.record import Record
+from gyre.trainer.update.computing import Stopped
+from gyre.trainer.update.report import Phases, Skipped
+
+_TICK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveWatch:
+    """How a live run is watched and stopped."""
+
+    tell: Callable[[str], None] = lambda _: None
+    """Remarks for people."""
+    status: Callable[[Status], None] = lambda _: None
+    batch: Callable[[BatchReport, int], None] = lambda report, batches: None
+    publication: Callable[[Publication], None] = lambda _: None
+    evaluation: Callable[[Evaluated], None] = lambda _: None
+    stop: Callable[[], bool] = lambda: False
+    at: Callable[[str], None] = lambda _: None
+    """Told where the work stands; tests kill the process there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveOutcome:
+    batches: int
+    updates: int
+    interrupted: bool
+    checkpoint: Path | None
+    """The newest."""
+    final: Path | None
+    """The model at the end; None: the run has not come to it."""
+    evaluations: list[Evaluated]
+
+
+def run(
+    settings: RunSettings, root: Path, *, resume: bool = False, watch: LiveWatch | None = None
+) -> LiveOutcome:
+    """Train as the run file says, into `root`; with `resume`, go on from the newest checkpoint there.
+
+    Raises:
+        GyreError: tasks, model, engine, harness or folder that cannot be used, or that failed for good. What
+            was done is kept, and the run can be gone on with.
+    """
+    watch, folder = watch or LiveWatch(), LiveFolder(root)
+    confined = require_confinement(settings.unsafe_local)
+    options = options_of(settings, folder.executions, model="", context=None, confined=confined)
+    jobs = load_jobs(
+        settings.tasks,
+        settings.evaluation,
+        options,
+        size=settings.rollout.group_size,
+        seed=settings.train.seed,
+    )
+    board = Board(root, batches=settings.rollout.batches, warn=watch.tell)
+    with ExitStack() as stack:
+        deadline = _deadline(settings, watch.stop)
+        trainer = stack.enter_context(
+            set_up(settings, root, resume=resume, tell=watch.tell, stop=deadline, at=watch.at)
+        )
+        about = msgspec.to_builtins(settings)
+        sent = stack.enter_context(
+            hooks(settings.report, name=root.name, identity=trainer.identity, config=about, warn=board.warn)
+        )
+        told = stack.enter_context(live_metrics(trainer.folder, trainer.learner.progress.update, sent))
+        board.go_on_with(told.lines)
+        services = stack.enter_context(Services(settings, folder, board.warn))
+        control = services.start(trainer.served, str(trainer.state.version))
+        jobs.options = replace(options, model=services.model, context=services.context)
+        rollouts = stack.enter_context(
+            Rollouts(
+                Record(control),
+                threading.Event(),
+                at_once=settings.rollout.concurrency,
+                retries=settings.rollout.retries,
+            )
+        )
+        online = stack.enter_context(OnlineTrees(folder.logs, settings.trees))
+        loop = _Loop(settings, folder, trainer, services, jobs, rollouts, online, told, board, watch, deadline)
+        with loop.shown():
+            return loop.run()
+
+
+class _Loop:
+    """Bursts, one after the other."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        folder: LiveFolder,
+        trainer: Trainer,
+        services: Services,
+        jobs: Jobs,
+        rollouts: Rollouts,
+        online: OnlineTrees,
+        told: LiveMetrics,
+        board: Board,
+        watch: LiveWatch,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._trainer = trainer
+        self._services = services
+        self._rollouts = rollouts
+        self._told = told
+        self._board = board
+        self._watch = watch
+        self._stop = stop
+        self._alike = Alike(board.warn, trainer.state.alike_in_a_row)
+        self._inbox = Inbox(rollouts, self._go_on)
+        self._dispatch = trainer.state.dispatch(trainer.pace)
+        self._lot = Lot(jobs, rollouts, online, self._dispatch, settings.train, trainer.sizes)
+        self._jobs = jobs
+        self._evaluations = evaluations(told.lines)
+        self._clock = Phases()
+        self._stepped = False
+        """Whether weights have changed since the last publication."""
+
+    def run(self) -> LiveOutcome:
+        trainer, interrupted, final = self._trainer, False, None
+        try:
+            trainer.learner.served_as(str(trainer.state.version))
+            self._lot.go_on_with(trainer.state.waiting)
+            while self._dispatch.burst < trainer.pace.bursts:
+                self._burst()
+            self._end_evaluations(self._begin_evaluations(last=True))
+            final = finish(self._settings, self._folder, trainer.newest)
+        except Stopped:
+            interrupted = True
+        return LiveOutcome(
+            batches=trainer.state.batch,
+            updates=trainer.learner.progress.update,
+            interrupted=interrupted,
+            checkpoint=trainer.saver.newest,
+            final=final,
+            evaluations=self._evaluations,
+        )
+
+    def _burst(self) -> None:
+        pending = self._begin_evaluations()
+        self._lot.dispatch(str(self._trainer.state.version), self._trainer.learner.progress.update)
+        for _ in range(self._trainer.pace.batches_of(self._dispatch.burst)):
+            self._batch()
+        self._end_evaluations(pending)
+        self._dispatch.end_burst()
+        self._publish()
+
+    def _batch(self) -> None:
+        """Groups as they become ready; an update is taken whenever all of its groups have come."""
+        trainer, state, updates = self._trainer, self._trainer.state, 0
+        stream = trainer.learner.stream(groups=trainer.pace.groups_per_batch)
+        self._lot.begin_batch(state.batch)
+        for _ in range(trainer.pace.groups_per_batch):
+            self._enter(Phase.ROLLOUT)
+            with self._clock("wait"):
+                finished = self._inbox.group(self._lot.may_enter)
+            with self._clock("tree"):
+                trees = self._lot.consume(finished, trainer.learner.progress.update)
+            self._enter(Phase.TRAINING)
+            with self._clock("train"):
+                reports = stream.add(trees)
+            for report in reports:
+                updates += report.skipped is Skipped.NO
+                self._told.update(report, {"batch": state.batch, "burst": self._dispatch.burst})
+                self._board.update(report.update)
+        trainer.require_finite()
+        self._stepped = self._stepped or updates > 0
+        self._report(updates)
+        state.batch += 1
+
+    def _report(self, updates: int) -> None:
+        state, clock, self._clock = self._trainer.state, self._clock, Phases()
+        report = BatchReport(
+            batch=state.batch,
+            burst=self._dispatch.burst,
+            version=str(state.version),
+            groups=self._lot.end_batch(),
+            updates=updates,
+            seconds=clock.seconds,
+        )
+        self._told.batch(report)
+        self._board.batch(report)
+        self._board.sampled(self._lot.sampled)
+        self._watch.batch(report, self._trainer.pace.batches)
+        self._alike.look(report)
+
+    def _publish(self) -> None:
+        """A checkpoint, and what engines serve from now on. Weights that did not change keep their version."""
+        trainer, state = self._trainer, self._trainer.state
+        self._enter(Phase.PUBLISHING)
+        state.version += self._stepped
+        state.burst, state.dispatched = self._dispatch.burst, self._dispatch.dispatched
+        state.waiting, state.alike_in_a_row = self._lot.waiting, self._alike.batches
+        with self._clock("publish"):
+            trainer.save()
+            self._watch.at("publication saved")
+            swapped = self._services.publish(trainer.served, str(state.version))
+            self._watch.at("published")
+        trainer.learner.served_as(str(state.version))
+        if self._stepped:
+            made = Publication(
+                version=str(state.version),
+                update=trainer.learner.progress.update,
+                seconds=swapped.seconds,
+                held=swapped.held,
+            )
+            self._told.publication(made)
+            self._board.publication(made)
+            self._watch.publication(made)
+        self._stepped = False
+
+    def _begin_evaluations(self, *, last: bool = False) -> list[tuple[Evaluation, float]]:
+        """Those that are due of the weights of now, begun. Publication waits for them."""
+        state, update = self._trainer.state, self._trainer.learner.progress.update
+        settings = self._settings
+        wanted = due(
+            settings.evaluation, settings.sampling, version=state.version, update=update, last=last
+        )
+        done = {(one.version, one.temperature) for one in self._evaluations}
+        begun = [one for one in wanted if (one.version, one.temperature) not in done]
+        for one in begun:
+            self._rollouts.submit(self._jobs.of_evaluation(one.key, one.temperature))
+        return [(one, time.monotonic()) for one in begun]
+
+    def _end_evaluations(self, pending: list[tuple[Evaluation, float]]) -> None:
+        for one, began in pending:
+            self._enter(Phase.EVALUATING)
+            with self._clock("evaluate"):
+                finished = self._inbox.evaluation(one.key)
+            made = evaluated(one, finished, time.monotonic() - began)
+            self._evaluations.append(made)
+            self._told.evaluation(made)
+            self._board.evaluation(made)
+            self._watch.evaluation(made)
+
+    def _go_on(self) -> None:
+        """Raises what ends the run."""
+        if self._stop():
+            raise Stopped
+        if self._services.failed is not None:
+            raise self._services.failed
+
+    def _enter(self, phase: Phase) -> None:
+        state = self._trainer.state
+        self._board.enter(phase, batch=state.batch, burst=self._dispatch.burst, version=str(state.version))
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Whoever watches is told once in a while, and at the end."""
+        over, file = threading.Event(), StatusFile(self._folder.status)
+
+        def tell() -> None:
+            for name, count in self._services.restarts.items():
+                self._board.restarts(name, count)
+            status = self._board.status(
+                self._rollouts.counts,
+                groups_waiting=len(self._dispatch.waiting),
+                groups_ready=len(self._inbox.ready),
+            )
+            file.write(status)
+            self._watch.status(status)
+
+        def tick() -> None:
+            while not over.wait(_TICK_S):
+                tell()
+
+        ticker = threading.Thread(target=tick, name="status", daemon=True)
+        ticker.start()
+        phase = Phase.FAILED
+        try:
+            yield
+            phase = Phase.INTERRUPTED if self._stop() else Phase.ENDED
+        finally:
+            over.set()
+            ticker.join()
+            self._enter(phase)
+            tell()
+
+
+def _deadline(settings: RunSettings, stop: Callable[[], bool]) -> Callable[[], bool]:
+    """Whether to stop: the user wants it, or the time of the run is over."""
+    if settings.timeouts.run is None:
+        return stop
+    end = time.monotonic() + seconds_of(settings.timeouts.run)
+    return lambda: stop() or time.monotonic() >= end
