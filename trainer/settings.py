@@ -143,6 +143,8 @@ class TrainSettings(_Table, frozen=True, kw_only=True):
     updates_per_batch: Count = 1
     """GSPO's paper has 4. Old log-probabilities are those of the batch's start."""
     advantage: Advantage = Advantage.GROUP
+    shuffle_advantages: bool = False
+    """A control that must not learn: within each group they are dealt out anew, by `seed`."""
     tree_pass: PassName = msgspec.field(default=PassName.AUTO, name="pass")
     token_budget: Count = 8192
     """Tokens computed at once. A single path may be longer."""

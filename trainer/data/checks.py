@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -71,3 +73,46 @@ def check_gap(behaviour_T: Floats, old_T: Floats, limit: float = MAX_GAP) -> flo
             "train the model that the engine served when the trees were recorded, or record anew with this",
         )
     return gap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Log-probabilities that engines recorded under a version with the policy's own, in nats."""
+
+    version: str
+    targets: int
+    mean: float
+    """Of absolute differences."""
+    max: float
+
+
+def check_served(
+    behaviour_T: Floats, own_T: Floats, *, version: str, max_gap: float | None
+) -> Compared | None:
+    """Of targets that were sampled under a version, with the weights that have this name.
+
+    Args:
+        behaviour_T: as in `check_gap`.
+        max_gap: that no single one may exceed; None: only the mean is looked at, and against `MAX_GAP`.
+
+    Returns:
+        None where there is nothing to compare.
+
+    Raises:
+        TrainError: engines have sampled with other weights.
+    """
+    known = ~np.isnan(behaviour_T)
+    if not known.any():
+        return None
+    gaps = np.abs(behaviour_T[known].astype(np.float64) - own_T[known])
+    found = Compared(version=version, targets=len(gaps), mean=float(gaps.mean()), max=float(gaps.max()))
+    if found.mean <= MAX_GAP and (max_gap is None or found.max <= max_gap):
+        return found
+    allowed = f"{max_gap:g} for any of them" if max_gap is not None else f"{MAX_GAP:g} on average"
+    raise TrainError(
+        f"what engines sampled as version `{version}` is not of the weights that have this name: "
+        f"log-probabilities differ from the model's own by up to {found.max:.3g} nats, and by "
+        f"{found.mean:.3g} on average of {found.targets:,} tokens; {allowed} is allowed",
+        "engines serve another model, or compute in another precision, than they were told; "
+        "`--resume` goes on from the newest checkpoint and starts them with its weights",
+    )

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gyre.trainer.data.convert import Converted, Lacks
+from gyre.trainer.data.shuffle import shuffled
 from gyre.trainer.data.stored import Worth, converted
 from gyre.trainer.data.tree import TrainTree, name_of
 from gyre.trainer.errors import TrainError
@@ -108,7 +109,7 @@ def read_groups(source: str | Path | Trees, settings: TrainSettings) -> TrainDat
     """
     trees = source if isinstance(source, Trees) else read_trees(source)
     summaries = trees.executions()
-    reasons = Counter(why for one in summaries if (why := _why_not(one)) is not None)
+    reasons = Counter(why for one in summaries if (why := why_not(one)) is not None)
     worth = _worth(summaries, settings)
     members = [_member(key, worth[key], one) for key, one in converted(trees, worth)]
     reasons["damaged"] = len(worth) - len(members)
@@ -122,7 +123,8 @@ def read_groups(source: str | Path | Trees, settings: TrainSettings) -> TrainDat
     return data
 
 
-def _why_not(summary: ExecutionSummary) -> str | None:
+def why_not(summary: ExecutionSummary) -> str | None:
+    """Why an execution is not trained; what has no tokens to train still counts in the mean of its group."""
     why = left_out(summary)
     if why is None and not summary.exact:
         return "not_exact"
@@ -135,9 +137,24 @@ def _worth(summaries: Sequence[ExecutionSummary], settings: TrainSettings) -> di
     found: dict[AttemptKey, Worth] = {}
     for one in summaries:
         key, worth = (one.execution_id, one.execution_attempt), reward(one)
-        if worth is not None and _why_not(one) is None:
+        if worth is not None and why_not(one) is None:
             found[key] = Worth(group_name(one), worth, compared[key])
-    return found
+    return _control(found, settings.seed) if settings.shuffle_advantages else found
+
+
+def _control(found: Mapping[AttemptKey, Worth], seed: int) -> dict[AttemptKey, Worth]:
+    """Advantages dealt out anew within groups."""
+    groups: dict[str, list[AttemptKey]] = {}
+    for key in sorted(found):
+        groups.setdefault(found[key].group, []).append(key)
+    dealt = {
+        key: advantage
+        for name, keys in groups.items()
+        for key, advantage in zip(
+            keys, shuffled([found[key].advantage for key in keys], name, seed), strict=True
+        )
+    }
+    return {key: worth._replace(advantage=dealt[key]) for key, worth in found.items()}
 
 
 def _member(key: AttemptKey, worth: Worth, one: Converted) -> Member:
@@ -202,6 +219,10 @@ _WORDS = {
     "score_not_finite": "with a score that is not finite",
     "not_exact": "built from texts, without ids",
     "no_targets": "without targets",
+    "not_run": "that could not even be tried",
+    "too_long": "with a path that is too long for the model or the limit",
+    "other_vocabulary": "with ids that the model does not know",
+    "no_logprobs": "without log-probabilities",
 }
 _SCORE = "score them with `gyre log score`, or give scores with `gyre-trees build --scores FILE`; build again"
 _SHOW = "`gyre-trees show DIR EXECUTION` tells more of one"
