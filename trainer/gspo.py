@@ -50,6 +50,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gyre.trainer.gspo_measured import Measured
 from gyre.trainer.gspo_report import LossReport
 from gyre.trainer.pack.piece import Targets
 from gyre.trainer.passes.run import LossPart
@@ -195,20 +196,26 @@ class Objective:
 
     def report(self, logprobs_T: torch.Tensor) -> LossReport:
         """What this update is like, from the log-probabilities of all targets as its passes gave them."""
-        now_T = _host(logprobs_T)
+        return LossReport.of(self.measured(logprobs_T))
+
+    def measured(self, logprobs_T: torch.Tensor) -> Measured:
+        """What a report is made of; those of several objectives make one."""
+        targets, now_T = self.targets, _host(logprobs_T)
         old_T = now_T if self.old_T is None else self.old_T
-        ratio_T = (now_T - old_T).exp()
         clipped_T = self.clipped_T
         if self.settings.clip_level is ClipLevel.TOKEN:
-            advantage_T = torch.tensor(self.targets.advantage_T)
-            clipped_T = outside(ratio_T, advantage_T, *clip_range(self.settings))
+            advantage_T = torch.tensor(targets.advantage_T)
+            clipped_T = outside((now_T - old_T).exp(), advantage_T, *clip_range(self.settings))
         off = self.settings.importance is Importance.OFF
-        return LossReport.of(
-            self.targets,
+        return Measured(
+            execution_T=targets.execution_T,
+            weight_T=targets.weight_T,
+            advantage_T=targets.advantage_T,
+            behaviour_T=targets.behaviour_T,
             old_T=old_T.numpy(),
             now_T=now_T.numpy(),
             reference_T=None if self.reference_T is None else self.reference_T.numpy(),
-            execution_ratio_T=mean_ratio(now_T - old_T, torch.tensor(self.targets.execution_T)).numpy(),
+            execution_ratio_T=mean_ratio(now_T - old_T, torch.tensor(targets.execution_T)).numpy(),
             clipped_T=clipped_T.numpy(),
             cap=None if off else self.settings.importance_cap,
         )

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from gyre.trainer.pack.piece import Bools, Floats64, Targets
+from gyre.trainer.gspo_measured import Measured
+from gyre.trainer.pack.piece import Floats64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +42,18 @@ class Clipped:
     executions_low: float
 
     @classmethod
-    def of(cls, targets: Targets, clipped_T: Bools) -> Clipped:
+    def of(cls, measured: Measured) -> Clipped:
         """Executions count by whether any of their targets is clipped."""
-        high_T, low_T = clipped_T & (targets.advantage_T > 0), clipped_T & (targets.advantage_T < 0)
-        some_T = targets.advantage_T != 0
+        advantage_T, execution_T = measured.advantage_T, measured.execution_T
+        high_T, low_T = measured.clipped_T & (advantage_T > 0), measured.clipped_T & (advantage_T < 0)
+        some_T = advantage_T != 0
         all_targets = max(int(some_T.sum()), 1)
-        all_executions = max(len(np.unique(targets.execution_T[some_T])), 1)
+        all_executions = max(len(np.unique(execution_T[some_T])), 1)
         return cls(
             targets_high=float(high_T.sum()) / all_targets,
             targets_low=float(low_T.sum()) / all_targets,
-            executions_high=len(np.unique(targets.execution_T[high_T])) / all_executions,
-            executions_low=len(np.unique(targets.execution_T[low_T])) / all_executions,
+            executions_high=len(np.unique(execution_T[high_T])) / all_executions,
+            executions_low=len(np.unique(execution_T[low_T])) / all_executions,
         )
 
 
@@ -117,28 +119,19 @@ class LossReport:
 
     @classmethod
     @np.errstate(over="ignore", invalid="ignore")
-    def of(
-        cls,
-        targets: Targets,
-        *,
-        old_T: Floats64,
-        now_T: Floats64,
-        reference_T: Floats64 | None,
-        execution_ratio_T: Floats64,
-        clipped_T: Bools,
-        cap: float | None,
-    ) -> LossReport:
+    def of(cls, measured: Measured) -> LossReport:
         """Of one target at least."""
-        _, first = np.unique(targets.execution_T, return_index=True)
-        known_T = ~np.isnan(targets.behaviour_T)
-        gap = (old_T - targets.behaviour_T)[known_T]
+        old_T, now_T, reference_T = measured.old_T, measured.now_T, measured.reference_T
+        _, first = np.unique(measured.execution_T, return_index=True)
+        known_T = ~np.isnan(measured.behaviour_T)
+        gap = (old_T - measured.behaviour_T)[known_T]
         return cls(
             ratio=Spread.of(np.exp(now_T - old_T)),
-            execution_ratio=Spread.of(execution_ratio_T[first]),
-            clipped=Clipped.of(targets, clipped_T),
-            kl_old=_mean_kl(targets, now_T - old_T),
-            kl_reference=None if reference_T is None else _mean_kl(targets, reference_T - now_T),
-            behaviour=Behaviour.of(gap, cap) if len(gap) else None,
+            execution_ratio=Spread.of(measured.execution_ratio_T[first]),
+            clipped=Clipped.of(measured),
+            kl_old=_mean_kl(measured, now_T - old_T),
+            kl_reference=None if reference_T is None else _mean_kl(measured, reference_T - now_T),
+            behaviour=Behaviour.of(gap, measured.cap) if len(gap) else None,
             uncomparable=float(1 - known_T.mean()),
         )
 
@@ -147,9 +140,9 @@ class LossReport:
         return dict(_flat("", asdict(self)))
 
 
-def _mean_kl(targets: Targets, log_ratio_T: Floats64) -> float:
+def _mean_kl(measured: Measured, log_ratio_T: Floats64) -> float:
     k3_T = np.expm1(log_ratio_T) - log_ratio_T
-    return float((targets.weight_T * k3_T).sum() / len(np.unique(targets.execution_T)))
+    return float((measured.weight_T * k3_T).sum() / len(np.unique(measured.execution_T)))
 
 
 def _flat(prefix: str, values: dict[str, object]) -> Iterator[tuple[str, float]]:

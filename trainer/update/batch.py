@@ -41,9 +41,13 @@ def deal(groups: Sequence[Sequence[TrainTree]], updates: int) -> list[list[Train
         units = [list(group) for group in groups]
     else:
         units = [[tree] for group in groups for tree in group]
-    count = number_of_parts(len(groups), len(units), updates)
-    cuts = [len(units) * part // count for part in range(count + 1)] if count else [0]
-    return [[tree for unit in units[start:end] for tree in unit] for start, end in pairwise(cuts)]
+    ends = cuts(len(units), number_of_parts(len(groups), len(units), updates))
+    return [[tree for unit in units[start:end] for tree in unit] for start, end in pairwise((0, *ends))]
+
+
+def cuts(units: int, parts: int) -> list[int]:
+    """Where each part ends."""
+    return [units * part // parts for part in range(1, parts + 1)]
 
 
 def number_of_parts(groups: int, executions: int, updates: int) -> int:

@@ -9,8 +9,9 @@ state.json               `State`
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     inputs: dict[str, str]
     """What was trained on and from: names and digests."""
+    live: dict[str, Any] | None = None
+    """What a live run has to remember beside all this; None: trained on stored trees."""
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,21 +152,38 @@ def read(folder: Path) -> Saved:
 
 def require_same(state: State, settings: TrainSettings, inputs: Mapping[str, str]) -> list[str]:
     """What is told anew, a line each; TrainError for what a run in progress may not be told."""
-    before, now = dict(flat(state.settings)), dict(flat(as_table(settings)))
-    changed = [name for name in now if before.get(name) != now[name]]
+    notes = require_settings(state.settings, as_table(settings), MAY_CHANGE)
+    require_inputs(state.inputs, inputs)
+    return notes
+
+
+def require_settings(
+    before: Mapping[str, Any], now: Mapping[str, Any], may_change: Collection[str]
+) -> list[str]:
+    """What is told anew, a line each. `may_change` names keys, as `optimizer.lr` or `optimizer.*`.
+
+    Raises:
+        TrainError: something else would be.
+    """
+    was, told = dict(flat(before)), dict(flat(now))
+    changed = [name for name in {**told, **was} if was.get(name) != told.get(name)]
     for name in changed:
-        if name not in MAY_CHANGE:
+        if not any(fnmatchcase(name, pattern) for pattern in may_change):
             raise TrainError(
-                f"the run was started with `{name}` = {before.get(name)!r}, not {now[name]!r}",
+                f"the run was started with `{name}` = {was.get(name)!r}, not {told.get(name)!r}",
                 "leave it as it was, or start a new run in another folder",
             )
-    for name, digest in inputs.items():
-        if state.inputs.get(name) != digest:
+    return [f"`{name}` is {told.get(name)!r} from here on; it was {was.get(name)!r}" for name in changed]
+
+
+def require_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raises TrainError where a digest is another one."""
+    for name, digest in now.items():
+        if before.get(name) != digest:
             raise TrainError(
-                f"the run was started with other {name} ({state.inputs.get(name)}, now {digest})",
+                f"the run was started with other {name} ({before.get(name)}, now {digest})",
                 f"give the same {name}, or start a new run in another folder",
             )
-    return [f"`{name}` is {now[name]!r} from here on; it was {before.get(name)!r}" for name in changed]
 
 
 def _copy_tokenizer(source: Path | None, target: Path) -> None:

@@ -5,7 +5,7 @@ Shapes: T targets of an update, K of a piece.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -29,7 +29,7 @@ class DoesNotFit(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Sums:
-    """What the passes of an update come to."""
+    """What the passes over some pieces come to."""
 
     logprobs_T: torch.Tensor
     loss: float = 0.0
@@ -44,7 +44,7 @@ class Computing:
         self._stop = stop
         self._at = at
 
-    def score(self, network: Network, targets: Targets, pieces: list[Piece], budget: int) -> torch.Tensor:
+    def score(self, network: Network, targets: Targets, pieces: Sequence[Piece], budget: int) -> torch.Tensor:
         """Log-probabilities of all targets, (T,) fp32, without gradient."""
         logprobs_T = torch.zeros(len(targets), device=network.device)
         tree_pass = network.tree_pass(budget)
@@ -57,8 +57,10 @@ class Computing:
         self._ranks.sum_(logprobs_T)
         return logprobs_T
 
-    def differentiate(self, network: Network, objective: Objective, pieces: list[Piece], budget: int) -> Sums:
-        """Gradients of the whole update, summed over targets and ranks, not divided yet."""
+    def differentiate(
+        self, network: Network, objective: Objective, pieces: Sequence[Piece], budget: int
+    ) -> Sums:
+        """Gradients, summed over targets and ranks and added to what is there; not divided yet."""
         device, targets = network.device, objective.targets
         sums = Sums(logprobs_T=torch.zeros(len(targets), device=device))
         tree_pass = network.tree_pass(budget)
@@ -79,7 +81,13 @@ class Computing:
         return sums
 
     def _each(
-        self, network: Network, pieces: list[Piece], run: Callable[[Piece], None], budget: int, *, grad: bool
+        self,
+        network: Network,
+        pieces: Sequence[Piece],
+        run: Callable[[Piece], None],
+        budget: int,
+        *,
+        grad: bool,
     ) -> None:
         """Ranks have different pieces: what one of them meets is told to all when each is done."""
         done, full = 0, False
@@ -106,7 +114,7 @@ class Computing:
         if self._ranks.size == 1 and self._stop():
             raise Stopped
 
-    def _smaller(self, left: list[Piece]) -> NoReturn:
+    def _smaller(self, left: Sequence[Piece]) -> NoReturn:
         """The first of `left` did not fit; nothing is left where it was another rank's."""
         if self._ranks.any(bool(left) and measure(left[0]).paths <= 1):
             longest = max((measure(piece).longest_path for piece in left), default=0)

@@ -27,9 +27,8 @@ from gyre.trainer.errors import TrainError
 LATEST = "latest"
 LOCK = "train.lock"
 RUN, SETTINGS, LINES, EVENTS = "run.json", "train.toml", "metrics.jsonl", "tensorboard"
-_BARE = {LOCK, RUN, SETTINGS, LINES, EVENTS}
 _NAME = re.compile(r"update-(\d{6,})")
-_LEFT = re.compile(r"\.(update-\d{6,}\.(writing|removing)|latest\.new|.*\.tmp)")
+_LEFT = re.compile(r"\.(.*\.(writing|removing|tmp)|latest\.new)")
 _ROOM = "make room and go on with `--resume`"
 
 Observer = Callable[[str], None]
@@ -38,7 +37,12 @@ Observer = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
+    """`settings` and `bare` are names: of the settings' file, and of what else a run of this kind leaves that
+    ended before its first update."""
+
     root: Path
+    settings: str = SETTINGS
+    bare: frozenset[str] = frozenset()
 
     @property
     def checkpoints(self) -> Path:
@@ -75,9 +79,14 @@ class RunFolder:
         """Whether there is nothing, or what a run leaves that ended before its first update."""
         if not self.root.exists():
             return True
-        known = {path.name for path in self.root.iterdir()} <= _BARE
-        lines = self.root / LINES
-        return known and not (lines.exists() and lines.stat().st_size)
+        bare = {LOCK, RUN, self.settings, LINES, EVENTS} | self.bare
+        known = {path.name for path in self.root.iterdir()} <= bare
+        lines, newest = self.root / LINES, self.newest()
+        return (
+            known
+            and not (lines.exists() and lines.stat().st_size)
+            and (newest is None or newest == self.place(0))
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -120,7 +129,7 @@ class RunFolder:
         temporary = self.root / f".{name}.tmp"
         with self.written():
             temporary.write_bytes(content)
-            _sync(temporary)
+            sync_file(temporary)
             temporary.replace(self.root / name)
             sync_dir(self.root)
 
@@ -156,9 +165,11 @@ class RunFolder:
         temporary.mkdir(parents=True)
         fill(temporary)
         for path in sorted(temporary.rglob("*")):
-            sync_dir(path) if path.is_dir() else _sync(path)
+            sync_dir(path) if path.is_dir() else sync_file(path)
         sync_dir(temporary)
         at("checkpoint before rename")
+        if place.exists():  # of a run that ended before its first update
+            remove(place)
         temporary.rename(place)
         sync_dir(self.checkpoints)
         at("checkpoint renamed")
@@ -175,10 +186,7 @@ class RunFolder:
 
     def _retain(self, keep: int, at: Observer) -> None:
         for path in self.all()[:-keep]:
-            doomed = path.with_name(f".{path.name}.removing")
-            path.rename(doomed)
-            at("checkpoint removing")
-            shutil.rmtree(doomed)
+            remove(path, at)
 
     def _sweep(self) -> None:
         self._name_newest()  # a killed run may not have come to it
@@ -188,7 +196,15 @@ class RunFolder:
                     path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
 
 
-def _sync(path: Path) -> None:
+def remove(folder: Path, at: Observer = lambda _: None) -> None:
+    """At once for whoever looks; a leftover that a kill makes of it begins with a dot."""
+    doomed = folder.with_name(f".{folder.name}.removing")
+    folder.rename(doomed)
+    at("checkpoint removing")
+    shutil.rmtree(doomed)
+
+
+def sync_file(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gyre.trainer.errors import TrainError
 from gyre.trainer.settings import OptimizerSettings
+from gyre.trainer.update.computing import out_of_memory
 from gyre.trainer.update.ranks import Ranks
 
 STATE = ("step", "exp_avg", "exp_avg_sq")
@@ -77,6 +78,19 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimizerSe
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+def take_step(optimizer: torch.optim.Optimizer) -> None:
+    """Raises TrainError where its own memory, which the first step takes, is not to be had."""
+    try:
+        optimizer.step()
+    except (RuntimeError, MemoryError) as problem:
+        if not out_of_memory(problem):
+            raise
+        text = "the optimizer's two numbers for each parameter do not fit into memory"
+        raise TrainError(
+            text, "train fewer parameters (`train`, `freeze`), or in more processes"
+        ) from problem
 
 
 def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:

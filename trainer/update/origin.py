@@ -22,8 +22,14 @@ _BLOCKS, _BLOCK = 257, 16 << 10
 
 
 def inputs(trees: Path, model: str, reference: str = "") -> dict[str, str]:
-    """Digests of what is trained on and from, and of a reference model where there is one of its own."""
-    found = {"trees": xxhash.xxh3_128_hexdigest((trees / MANIFEST).read_bytes()), "model": _model(model)}
+    """Digests of what is trained on and from."""
+    digest = xxhash.xxh3_128_hexdigest((trees / MANIFEST).read_bytes())
+    return {"trees": digest} | model_inputs(model, reference)
+
+
+def model_inputs(model: str, reference: str = "") -> dict[str, str]:
+    """Digests of the model, and of a reference model where there is one of its own."""
+    found = {"model": _model(model)}
     return found | {"reference": _model(reference)} if reference else found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -37,6 +37,11 @@ class Tokens:
     """Computed in pieces, with what a split repeats."""
     flat: int = 0
     """Of all paths, each alone."""
+
+    @classmethod
+    def sum(cls, each: Iterable[Tokens]) -> Tokens:
+        all_of_them = list(each)
+        return cls(tree=sum(one.tree for one in all_of_them), flat=sum(one.flat for one in all_of_them))
 
     @property
     def shared(self) -> float:

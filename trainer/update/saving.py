@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -55,14 +56,20 @@ class Saver:
         self.newest, self._saved = self._folder.place(state.update), state.update
         return Cursor(epoch=state.epoch, batch=state.batch, part=state.part)
 
-    def save(self, cursor: Cursor, batch: Batch | None) -> None:
-        """Unless the newest checkpoint is of this update. Collective; the main process writes."""
+    def save(
+        self, cursor: Cursor, batch: Batch | None = None, *, live: Mapping[str, Any] | None = None
+    ) -> None:
+        """Unless the newest checkpoint is of this update. Collective; the main process writes.
+
+        `live`: what a live run has to remember, as JSON can have it. Its first checkpoint is of no update:
+        the weights that engines begin with.
+        """
         update = self._learner.progress.update
-        if self._saved == update or not update:
+        if self._saved == update or (live is None and not update):
             return
         learner = self._learner
         saved = Saved(
-            state=self._state(cursor),
+            state=self._state(cursor, live),
             optimizer=state_of(learner.optimizer, learner.parameters, learner.ranks),
             batch=_old(batch) if cursor.part and batch else {},
         )
@@ -79,7 +86,7 @@ class Saver:
 
         self._folder.write_checkpoint(update, fill, keep=learner.settings.checkpoint.keep, at=self._at)
 
-    def _state(self, cursor: Cursor) -> State:
+    def _state(self, cursor: Cursor, live: Mapping[str, Any] | None) -> State:
         learner, progress = self._learner, self._learner.progress
         return State(
             format=checkpoint.FORMAT,
@@ -93,6 +100,7 @@ class Saver:
             token_budget=progress.token_budget,
             settings=as_table(learner.settings),
             inputs=self._inputs,
+            live=None if live is None else dict(live),
         )
 
     def _weights(self) -> dict[str, torch.Tensor] | None:
