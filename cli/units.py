@@ -1,36 +1,28 @@
-"""Durations and sizes as people write them."""
+"""Durations and sizes as options of commands: what is none is wrong usage."""
 
 from __future__ import annotations
 
-import re
-
 import typer
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_BYTES = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?B?)", re.IGNORECASE)
+from gyre.proxy import units
+from gyre.proxy.errors import ConfigError
 
 
 def seconds_of(text: str, option: str) -> float:
     """`90`, `90s`, `30m`, `2h`, `1h30m` -> seconds, more than 0."""
     try:
-        seconds = float(text)
-    except ValueError:
-        parts = _DURATION.findall(text)
-        if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise typer.BadParameter(f"`{option} {text}` is no time; give one like 90s, 30m, 2h") from None
-        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    if not 0 < seconds < float("inf"):
-        raise typer.BadParameter(f"`{option} {text}` has to be more than 0")
-    return seconds
+        return units.seconds_of(text)
+    except ConfigError as error:
+        raise _usage(error, option) from None
 
 
 def bytes_of(text: str, option: str) -> int:
     """`8GB`, `500 MB`, `1000` -> bytes, more than 0; a KB has 1,024."""
-    found = _SIZE.fullmatch(text.strip())
-    unit = found[2].upper() if found else ""
-    number = float(found[1]) * _BYTES[unit if unit in _BYTES else unit + "B"] if found else 0
-    if number < 1:
-        raise typer.BadParameter(f"`{option} {text}` is no size; give one like 500MB, 8GB")
-    return int(number)
+    try:
+        return units.bytes_of(text)
+    except ConfigError as error:
+        raise _usage(error, option) from None
+
+
+def _usage(error: ConfigError, option: str) -> typer.BadParameter:
+    return typer.BadParameter(f"`{option}`: {error.message}; {error.hint}")

@@ -1,22 +1,24 @@
-"""The `[train]` table of a TOML file, with flags laid over it. An unknown key names the nearest known one."""
+"""The `[train]` table of a TOML file, with flags laid over it. A run file has one too."""
 
 from __future__ import annotations
 
-import difflib
-import json
 import math
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gyre.trainer.errors import TrainError
-from gyre.trainer.settings import TrainSettings, clip_range
+from gyre.trainer.live.settings import RunSettings
+from gyre.trainer.settings import LossSettings, TrainSettings, clip_range
+from gyre.trainer.tables import Schema
+from gyre.trainer.toml import lay, lines_of, read_toml
 
 TABLE = "train"
+_SCHEMA = Schema(TrainSettings, TABLE)
+_RUN = frozenset(field.encode_name for field in msgspec.structs.fields(RunSettings))
+"""What else may stand in a run file, which always names a harness; none of it is our business."""
 
 
 def load_config(path: Path | None, flags: Mapping[str, Any]) -> TrainSettings:
@@ -28,9 +30,9 @@ def load_config(path: Path | None, flags: Mapping[str, Any]) -> TrainSettings:
     table = _read(path) if path else {}
     for key, value in flags.items():
         if value is not None:
-            _lay(table, key, value)
+            lay(table, key, value)
     try:
-        _check(table, TrainSettings, TABLE)
+        _SCHEMA.check(table)
     except TrainError as error:
         if path is None:
             raise
@@ -49,15 +51,20 @@ def settings_of(table: Mapping[str, Any]) -> TrainSettings:
 
 def checked(settings: TrainSettings) -> TrainSettings:
     """The same; TrainError for values that make no sense, by themselves or together."""
-    for name, value in flat(msgspec.to_builtins(settings)):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise TrainError(f"`{TABLE}.{name}` is not finite")
+    require_finite(msgspec.to_builtins(settings), f"{TABLE}.")
     if settings.loss.reference and not settings.loss.kl:
         raise TrainError(
             "`train.loss.reference` names a model and `train.loss.kl` is 0, so it would not be used",
             "set `kl`, or leave `reference` out",
         )
     return settings
+
+
+def require_finite(table: Mapping[str, Any], where: str = "") -> None:
+    """TOML can say `inf` and `nan`."""
+    for name, value in flat(table, where):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise TrainError(f"`{name}` is not finite")
 
 
 def as_table(settings: TrainSettings) -> dict[str, Any]:
@@ -76,43 +83,20 @@ def flat(table: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]
 
 
 def as_toml(settings: TrainSettings) -> str:
-    """A file that says the same. TOML has no null: what is unset stands there as a comment, with what it
-    then is where that is a number."""
-    table = as_table(settings)
-    used = dict(zip(("clip_low", "clip_high"), clip_range(settings.loss), strict=True))
-    lines = [f"[{TABLE}]", *_lines(table, {})]
-    for name, value in table.items():
-        if isinstance(value, dict):
-            lines += ["", f"[{TABLE}.{name}]", *_lines(value, used)]
-    return "\n".join(lines) + "\n"
+    """A file that says the same."""
+    return "\n".join([f"[{TABLE}]", *lines_of(settings, TABLE, used=used_clip(settings.loss))]) + "\n"
 
 
-def _lines(table: Mapping[str, Any], used: Mapping[str, float]) -> list[str]:
-    return [
-        f"{key} = {_value(value)}" if value is not None else f"# {key} is not set{_used(used.get(key))}"
-        for key, value in table.items()
-        if not isinstance(value, dict)
-    ]
-
-
-def _used(value: float | None) -> str:
-    return "" if value is None else f": {value}"
-
-
-def _value(value: object) -> str:
-    """A scalar or a list of them; JSON's text for these is TOML's too."""
-    return json.dumps(value, ensure_ascii=False, default=str)
+def used_clip(loss: LossSettings) -> dict[str, float]:
+    """What is used where nothing is set."""
+    return dict(zip(("clip_low", "clip_high"), clip_range(loss), strict=True))
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        document = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise TrainError(f"cannot read `{path}`: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TrainError(f"`{path}` is not TOML: {error}") from error
+    document = read_toml(path)
+    others = _RUN if "harness" in document else ()
     for key, value in document.items():
-        if key != TABLE:
+        if key != TABLE and key not in others:
             raise _outside(path, key, value)
     table = document.get(TABLE, {})
     if not isinstance(table, dict):
@@ -121,69 +105,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _outside(path: Path, key: str, value: object) -> TrainError:
-    known = _names(TrainSettings, TABLE)
+    known = _SCHEMA.names
     hint = f"settings of training stand in `[{TABLE}]`"
-    hint += f": did you mean `{known[key]}`?" if key in known else "; a file for `gyre proxy` is another one"
+    hint += (
+        f": did you mean `{known[key][0]}`?" if key in known else "; a file for `gyre proxy` is another one"
+    )
     if isinstance(value, dict):
         return TrainError(f"unknown table `[{key}]` in `{path}`", hint)
     return TrainError(f"`{path}` has `{key}` outside of the table `[{TABLE}]`", hint)
-
-
-def _lay(table: dict[str, Any], key: str, value: Any) -> None:
-    name, _, rest = key.partition(".")
-    if not rest:
-        table[name] = value
-        return
-    inner = table.setdefault(name, {})
-    if isinstance(inner, dict):  # what else stands there is refused with all of its kind
-        _lay(inner, rest, value)
-
-
-def _check(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
-    """In plain words what msgspec would say in its own."""
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
-    for key, value in table.items():
-        name = f"{where}.{key}"
-        if key not in fields:
-            raise TrainError(f"unknown key `{name}`", _near(key, fields, where))
-        inner = fields[key]
-        if not _is_table(inner):
-            _check_value(name, value, inner)
-        elif isinstance(value, Mapping):
-            _check(value, inner, name)
-        else:
-            raise TrainError(f"`{name}` is {_value(value)}, and is a table", f"begin it with `[{name}]`")
-
-
-def _check_value(name: str, value: Any, kind: Any) -> None:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        if isinstance(kind, type) and issubclass(kind, StrEnum):
-            raise TrainError(f"`{name}` is {_value(value)}", f"one of {', '.join(kind)}") from error
-        reason = str(error).partition(" - at ")[0].replace("`array`", "a list").replace("`object`", "a table")
-        raise TrainError(f"`{name}` is {_value(value)}: {reason[0].lower()}{reason[1:]}") from error
-
-
-def _near(key: str, fields: Iterable[str], where: str) -> str:
-    """A key of another table is as likely as a wrong letter."""
-    names = _names(TrainSettings, TABLE)
-    here = {name: f"{where}.{name}" for name in fields}
-    for known, cutoff in ((names, 1.0), (here, 0.6), (names, 0.6)):
-        if near := difflib.get_close_matches(key, known, 1, cutoff):
-            return f"did you mean `{known[near[0]]}`?"
-    return f"known keys: {', '.join(here)}"
-
-
-def _names(kind: type[msgspec.Struct], where: str) -> dict[str, str]:
-    """`lr`: `train.optimizer.lr`, of all tables; a name that two have is the outer one's."""
-    found: dict[str, str] = {}
-    for field in msgspec.structs.fields(kind):
-        name = f"{where}.{field.encode_name}"
-        inner = _names(field.type, name) if _is_table(field.type) else {}
-        found = inner | found | {field.encode_name: name}
-    return found
-
-
-def _is_table(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from gyre.elastic.engine.settings import Device, Dtype
 from gyre.trainer.rollout.harness import Harness
 from gyre.trainer.settings import Count, CountOrNone, NotNegative, Positive, TrainSettings
 from gyre.treebuilder.options import CAP, Rule
@@ -59,8 +60,10 @@ class EngineTable(_Table, frozen=True, kw_only=True):
     """Of torch, in an embedded engine."""
     kv_memory: Count = 2048
     """MiB for keys and values, in an embedded engine."""
-    device: str = "auto"
-    dtype: str = "fp32"
+    device: Device = Device.AUTO
+    """Of an embedded engine."""
+    dtype: Dtype = Dtype.FP32
+    """Of an embedded engine."""
     start_timeout: str = "5m"
     publish_timeout: str = "5m"
 
