@@ -80,14 +80,17 @@ def engine(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Of the weights of `tiny`.", show_default="0")
     ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name to serve the model under.", show_default="the model's")
+    ] = None,
     json: output.JsonOption = False,
     verbose: output.VerboseOption = False,
     quiet: output.QuietOption = False,
 ) -> None:
     """Serve a model on this machine until Ctrl-C, with a neutral sampler."""
     both = {"model": model, "host": host, "port": port, "ctx": ctx, "slots": slots, "threads": threads}
-    own = {"device": device, "dtype": dtype, "chat_template": chat_template, "queue": queue}
-    own |= {"kv_memory": kv_memory, "splice": splice, "seed": seed}
+    own: dict[str, Any] = {"device": device, "dtype": dtype, "chat_template": chat_template, "queue": queue}
+    own |= {"kv_memory": kv_memory, "splice": splice, "seed": seed, "name": name}
     require_loopback(host)
     runtime = runtime or (Runtime.LLAMACPP if model.endswith(".gguf") else Runtime.TRANSFORMERS)
     if runtime == Runtime.TRANSFORMERS:

@@ -32,6 +32,8 @@ class EngineSettings:
 
     model: str
     """`smollm2`, `tiny`, or the path of a Hugging Face folder."""
+    name: str | None = None
+    """To serve it under. None: its own."""
     host: str = "127.0.0.1"
     """A loopback address: the engine has no authentication."""
     port: int = 0

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from gyre.elastic.process.supervised import Program, StartError, Supervised
+from gyre.elastic.process.words import complaint
 from gyre.proxy.errors import ConfigError, UpstreamError
 from gyre.proxy.log.folder import Folder, open_folder
 from gyre.proxy.log.live import proxy_url
 from gyre.trainer.rollout.control import Control
-from gyre.trainer.rollout.judge import last_words
 
 _START_S = 60.0
 _STOP_S = 40.0
@@ -55,6 +56,74 @@ def proxy_of(logs: Path) -> Control:
     return Control(url, logs)
 
 
+class PrivateProxy:
+    """A proxy that ends with this process, and can be started again where it was. Any thread may ask."""
+
+    def __init__(self, options: Sequence[str], logs: Path, output: Path, *, taken: str) -> None:
+        """`options` are those of `gyre proxy` but `--logs`; what it says goes to the folder `output`.
+
+        `taken` is the hint when another one writes `logs`.
+        """
+        self._command = [sys.executable, "-m", "gyre.cli.main", "proxy", *options, "--logs", str(logs)]
+        self._logs = logs
+        self._output = output
+        self._taken = taken
+        self._lock = threading.Lock()
+        self._running: Supervised | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._running.pid if self._running else None
+
+    def start(self) -> str:
+        """Its URL, once it takes calls.
+
+        Raises:
+            ConfigError: another proxy writes the log.
+            StartError: it does not come up.
+        """
+        self.stop()
+        _require_alone(self._logs, self._taken)
+        self._output.mkdir(parents=True, exist_ok=True)
+        program = Program(
+            argv=self._command,
+            env=os.environ,
+            cwd=Path.cwd(),
+            stdout=self._output / "proxy.stdout.txt",
+            stderr=self._output / "proxy.txt",
+            grace_s=_STOP_S,
+        )
+        with self._lock:
+            self._running = Supervised(program)
+        try:
+            return self._announced(self._running.pid, program.stderr)
+        except BaseException:
+            self.stop()
+            raise
+
+    def alive(self) -> bool:
+        with self._lock:
+            return self._running is not None and self._running.wait(0) is None
+
+    def stop(self) -> None:
+        """Let open calls end, at most so long, and the log be closed."""
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            with running:
+                running.stop()
+                running.wait(_STOP_S)
+
+    def _announced(self, pid: int, said: Path) -> str:
+        end = time.monotonic() + _START_S
+        while time.monotonic() < end and self.alive():
+            if (url := _url_of(pid, self._logs)) is not None:
+                return url
+            time.sleep(0.05)
+        error, hint = complaint(said)
+        raise StartError(f"the proxy does not start: {error or 'it says nothing'}", hint or f"see `{said}`")
+
+
 @contextmanager
 def private_proxy(upstream: Sequence[str], logs: Path, output: Path) -> Iterator[Control]:
     """A proxy on a free port for the length of the block; it outlives neither that nor this process.
@@ -63,34 +132,22 @@ def private_proxy(upstream: Sequence[str], logs: Path, output: Path) -> Iterator
         ConfigError: another proxy writes `logs`.
         StartError: it does not come up.
     """
-    _require_alone(logs)
     engines = [word for url in upstream for word in ("--upstream", url)]
-    command = [sys.executable, "-m", "gyre.cli.main", "proxy", *engines, "--logs", str(logs), "--port", "0"]
-    output.mkdir(parents=True, exist_ok=True)
-    program = Program(
-        argv=command,
-        env=os.environ,
-        cwd=Path.cwd(),
-        stdout=output / "proxy.stdout.txt",
-        stderr=output / "proxy.txt",
-        grace_s=_STOP_S,
-    )
-    with Supervised(program) as running:
-        try:
-            yield Control(_announced(running, logs, program.stderr), logs)
-        finally:
-            running.stop()
-            running.wait(_STOP_S)
+    proxy = PrivateProxy([*engines, "--port", "0"], logs, output, taken="leave out `--upstream`")
+    try:
+        yield Control(proxy.start(), logs)
+    finally:
+        proxy.stop()
 
 
-def _require_alone(logs: Path) -> None:
+def _require_alone(logs: Path, hint: str) -> None:
     """One that is just ending, as after a run that was killed, is waited for."""
     end = time.monotonic() + _STOP_S
     doubt = time.monotonic() + _DOUBT_S
     while (url := proxy_url(Folder(logs))) is not None:
         now = time.monotonic()
         if now > end or (now > doubt and _serves(url)):
-            raise ConfigError(f"a proxy at `{url}` writes `{logs}` already", "leave out `--upstream`")
+            raise ConfigError(f"a proxy at `{url}` writes `{logs}` already", hint)
         time.sleep(0.1)
 
 
@@ -101,18 +158,6 @@ def _serves(url: str) -> bool:
     except UpstreamError:
         return False
     return status is not None and not status["stopping"]
-
-
-def _announced(running: Supervised, logs: Path, said: Path) -> str:
-    end = time.monotonic() + _START_S
-    while time.monotonic() < end:
-        if running.wait(0.05) is not None:
-            break
-        if (url := _url_of(running.pid, logs)) is not None:
-            return url
-    lines = dict(line.split(": ", 1) for line in said.read_text().splitlines() if ": " in line)
-    why = lines.get("error") or last_words(said)
-    raise StartError(f"the proxy does not start: {why}", lines.get("hint", f"see `{said}`"))
 
 
 def _url_of(pid: int, logs: Path) -> str | None:

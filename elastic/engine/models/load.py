@@ -19,7 +19,7 @@ from gyre.elastic.engine.settings import Device, Dtype
 from gyre.elastic.packaged import SMOLLM2
 from gyre.proxy.errors import EngineError
 
-_DTYPES = {Dtype.FP32: torch.float32, Dtype.BF16: torch.bfloat16}
+DTYPES = {Dtype.FP32: torch.float32, Dtype.BF16: torch.bfloat16}
 
 
 def load_model(
@@ -38,7 +38,7 @@ def load_model(
     wrong with the model, the device or the template, and what to do about it.
     """
     place = _device(device)
-    name, network, tokenizer = _find(model, _DTYPES[dtype], seed, progress)
+    name, network, tokenizer = _find(model, DTYPES[dtype], seed, progress)
     template = read_template(chat_template, tokenizer) if chat_template else own_template(name, tokenizer)
     check_structure(network)
     positions = max_positions(name, network.config)

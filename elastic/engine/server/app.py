@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from starlette.applications import Starlette
@@ -115,6 +116,8 @@ def serve(
             ctx=settings.ctx,
             progress=progress,
         )
+        if settings.name is not None:
+            model = replace(model, name=settings.name)
         engine = EngineThread(Core(model, _limits(settings, model, progress), digest=digest_of(model.model)))
         app = create_app(engine, model, settings, script=script)
         engine.start()

@@ -1,0 +1,106 @@
+"""The process of an engine that a run starts itself, again and again on one port."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gyre.elastic.process.supervised import Program, Supervised
+from gyre.elastic.process.words import complaint, last_lines
+from gyre.proxy.errors import EngineError
+
+_POLL_S = 0.1
+_GRACE_S = 10.0
+_STOP_S = 30.0
+_LINES = 5
+
+
+class Child:
+    """At most one process at a time; any thread may ask."""
+
+    def __init__(self, engine: str, folder: Path) -> None:
+        """What it says goes to `folder`, a file for each start."""
+        self._engine = engine
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._running: Supervised | None = None
+        self.output = folder / f"{engine}.txt"
+        """Of the newest start."""
+
+    @property
+    def pid(self) -> int | None:
+        return self._running.pid if self._running else None
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        answers: Callable[[], bool | None],
+        timeout_s: float,
+    ) -> None:
+        """Returns when it answers.
+
+        Raises:
+            EngineError: it ends before that, or needs too long; its last words are in the hint.
+            StartError: there is no such program.
+        """
+        self.stop()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.output = _unused(self.folder, self._engine)
+        program = Program(
+            argv=argv,
+            env=env,
+            cwd=self.folder,
+            stdout=self.output.with_suffix(".stdout.txt"),
+            stderr=self.output,
+            grace_s=_GRACE_S,
+        )
+        with self._lock:
+            self._running = Supervised(program)
+        self._await(answers, timeout_s)
+
+    def alive(self) -> bool:
+        with self._lock:
+            return self._running is not None and self._running.wait(0) is None
+
+    def stop(self) -> None:
+        """End it and all that it started."""
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            with running:
+                running.stop()
+                running.wait(_STOP_S)
+
+    def _await(self, answers: Callable[[], bool | None], timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        while not answers():
+            if not self.alive():
+                error, hint = complaint(self.output)
+                raise EngineError(
+                    f"engine `{self._engine}` ended before it answered: {error}", self._more(hint)
+                )
+            if time.monotonic() > end:
+                self.stop()
+                raise EngineError(
+                    f"engine `{self._engine}` does not answer after {timeout_s:g} s",
+                    self._more("`engine.start_timeout` gives it longer"),
+                )
+            time.sleep(_POLL_S)
+
+    def _more(self, hint: str) -> str:
+        words = last_lines(self.output, _LINES) or last_lines(self.output.with_suffix(".stdout.txt"), _LINES)
+        said = f"its last lines in `{self.output}`: " + " | ".join(words) if words else f"see `{self.output}`"
+        return f"{hint}; {said}" if hint else said
+
+
+def _unused(folder: Path, name: str) -> Path:
+    """A file for what it says: those of earlier starts tell why they ended."""
+    for number in itertools.count(1):
+        path = folder / (f"{name}.txt" if number == 1 else f"{name}.{number}.txt")
+        if not path.exists():
+            return path
+    raise AssertionError

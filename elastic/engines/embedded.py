@@ -1,0 +1,78 @@
+"""`gyre engine` as an engine of a run: a process of its own that takes up weights while it samples."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from gyre.elastic.engines.child import Child
+from gyre.elastic.engines.connection import Connection
+from gyre.elastic.engines.face import Weights
+from gyre.elastic.engines.options import EngineOptions
+from gyre.elastic.process.port import lasting_port
+
+_HOST = "127.0.0.1"
+
+
+class Embedded:
+    profile = "gyre"
+
+    def __init__(self, name: str, options: EngineOptions, output: Path) -> None:
+        """What its process says goes to the folder `output`."""
+        self.name = name
+        self._options = options
+        self._port = lasting_port(_HOST)
+        self.url = f"http://{_HOST}:{self._port}"
+        self.child = Child(name, output)
+        self._connection = Connection(name, self.url, output=f"`{output}`")
+
+    def start(self, folder: Path, version: str) -> None:
+        if not self.child.alive():
+            argv = self._command(folder)
+            self.child.start(argv, os.environ, self._connection.healthy, self._options.start_timeout_s)
+            self._connection.ask("POST", "/update_weight_version", {"new_version": version})
+        else:
+            self.publish(folder, version)
+
+    def alive(self) -> bool:
+        return self.child.alive() and self._connection.healthy() is not False
+
+    def publish(self, folder: Path, version: str) -> None:
+        body = {
+            "update_info": {"path": str(folder.resolve()), "weight_version": version},
+            "in_flight": self._options.in_flight,
+        }
+        self._connection.ask("POST", "/update_weights", body, timeout_s=self._options.publish_timeout_s)
+
+    def pause(self) -> None:
+        self._connection.ask("POST", "/pause?mode=keep")
+
+    def resume(self) -> None:
+        self._connection.ask("POST", "/resume")
+
+    def weights(self) -> Weights:
+        told = self._connection.ask("GET", "/weight_info")
+        return Weights(version=told.get("weight_version"), digest=told.get("weight_digest"))
+
+    def stop(self) -> None:
+        self.child.stop()
+
+    def _command(self, folder: Path) -> list[str]:
+        options = self._options
+        given = {
+            "--model": folder.resolve(),
+            "--name": options.model,
+            "--host": _HOST,
+            "--port": self._port,
+            "--slots": options.slots,
+            "--kv-memory": options.kv_memory,
+            "--device": options.device,
+            "--dtype": options.dtype,
+            "--runtime": "transformers",
+            "--ctx": options.context,
+            "--threads": options.threads,
+            "--chat-template": options.chat_template,
+        }
+        words = [str(word) for pair in given.items() if pair[1] is not None for word in pair]
+        return [sys.executable, "-m", "gyre.cli.main", "engine", *words]

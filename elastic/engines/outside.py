@@ -1,0 +1,52 @@
+"""An engine that is no program of gyre's: what vLLM and SGLang have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gyre.elastic.engines.connection import Connection
+from gyre.elastic.engines.launch import Launch
+
+
+class Outside:
+    """Where it is, whether it lives, and whether somebody holds it still."""
+
+    def __init__(self, engine: str, source: Launch | str, *, missing: str) -> None:
+        """`source` starts it, or is the URL of one that runs already."""
+        self.launch = None if isinstance(source, str) else source
+        self.url = source if isinstance(source, str) else source.url
+        output = f"`{self.launch.child.folder}`" if self.launch else "what it says"
+        self.connection = Connection(engine, self.url, missing=missing, output=output)
+        self.paused = False
+
+    def start(self, folder: Path, timeout_s: float) -> bool:
+        """Whether one was started; else it is not ours to start."""
+        self.paused = False
+        if self.launch is None:
+            return False
+        self.launch.start(folder, self.connection.healthy, timeout_s)
+        return True
+
+    def alive(self) -> bool:
+        if self.launch is not None and not self.launch.child.alive():
+            return False
+        return self.connection.healthy() is not False
+
+    def stop(self) -> None:
+        if self.launch is not None:
+            self.launch.child.stop()
+
+    @contextmanager
+    def frozen(self, pause: Callable[[], None], resume: Callable[[], None]) -> Iterator[None]:
+        """For the length of the block; who had paused it before lets it go on.
+
+        After a failure nothing does: it may have half of its weights from either version.
+        """
+        if self.paused:
+            yield
+            return
+        pause()
+        yield
+        resume()
