@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gyre.proxy.allowance import Allowance
 from gyre.proxy.settings import Backend, Pin
 
 
@@ -41,6 +42,7 @@ class PutExecution(msgspec.Struct, frozen=True, tag="put_execution"):
     evaluation: bool | None = None
     pin: Pin | None = None
     restore_arguments: bool | None = None
+    limits: Allowance | None = None
 
 
 class StartExecution(msgspec.Struct, frozen=True, tag="start_execution"):
@@ -57,6 +59,14 @@ class EndExecution(msgspec.Struct, frozen=True, tag="end_execution"):
     ends: int
 
 
+class SpendExecution(msgspec.Struct, frozen=True, tag="spend_execution"):
+    """The attempt has reached a limit, as all workers together see it: no more of its calls."""
+
+    name: str
+    attempt: int
+    limit: str
+
+
 class ForgetLog(msgspec.Struct, frozen=True, tag="forget_log"):
     """What was written so far may be pruned: refer to none of it any more."""
 
@@ -69,5 +79,6 @@ Command = (
     | PutExecution
     | StartExecution
     | EndExecution
+    | SpendExecution
     | ForgetLog
 )

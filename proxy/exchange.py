@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import msgspec
 import xxhash
 
-from gyre.proxy import answer, outcome
+from gyre.proxy import allowance, answer, outcome
 from gyre.proxy.attempts import attempts
 from gyre.proxy.body import ClientLeft, decoded, read_body, too_large
 from gyre.proxy.calls import Identity, Outcome, Phase, Wire
@@ -33,6 +33,7 @@ from gyre.proxy.capture.reply import Ids
 from gyre.proxy.capture.splice import parse_object
 from gyre.proxy.clock import CallClock
 from gyre.proxy.errors import RequestError
+from gyre.proxy.executions import ExecutionState
 from gyre.proxy.identity import BODY_HINTS, api_key, identify, split_path
 from gyre.proxy.log.record.attempt import Attempt, Call
 from gyre.proxy.replay import Stored
@@ -169,6 +170,7 @@ class Exchange:
         execution = self.worker.executions.begin_call(self.call.identity.execution_id)
         self.call.execution_attempt = execution.ends
         try:
+            self._check_limits(execution)
             if not await self._replayed():
                 await attempts(self)
         finally:
@@ -195,6 +197,16 @@ class Exchange:
             raise RequestError("the proxy is shutting down", status=503, code="shutting_down")
         if problem := self.worker.recorder.problem:
             raise RequestError(f"calls cannot be recorded: {problem}", status=503, code="recording_failed")
+
+    def _check_limits(self, execution: ExecutionState) -> None:
+        if not self.call.wire.generates:
+            return
+        attempt = self.call.execution_attempt
+        tally = execution.tally_of(attempt)
+        if limit := execution.limit_reached(attempt):
+            tally.limit = limit
+            raise RequestError(allowance.refusal(execution.name, limit), allowance.STATUS, allowance.CODE)
+        tally.begun += 1
 
     async def _read(self, url_name: str | None) -> None:
         """Take the body in, and of a wire we know its meaning."""

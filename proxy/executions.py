@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gyre.proxy.commands import Command, EndExecution, PutExecution, StartExecution
+from gyre.proxy.allowance import Allowance
+from gyre.proxy.commands import Command, EndExecution, PutExecution, SpendExecution, StartExecution
 from gyre.proxy.settings import Pin
+from gyre.proxy.tally import Tally
 
 MOST = 100_000
 
@@ -81,6 +83,11 @@ class ExecutionState:
     """Sampling forced on its calls; None leaves the proxy's own setting."""
     restore_arguments: bool | None = None
     """Whether arguments of tool calls are put back as sampled; None leaves the proxy's own setting."""
+    limits: Allowance | None = None
+    tally: Tally = field(default_factory=Tally)
+    """Of the newest attempt that has had a call here."""
+    spent: tuple[int, str] = (-1, "")
+    """The newest attempt that workers together found at its limit, and which limit that is."""
     ends: int = 0
     """How often it ended; a call after an end belongs to the next attempt, of this number."""
     begun: int = 0
@@ -104,6 +111,19 @@ class ExecutionState:
     def attempt(self) -> int:
         """The attempt that runs, or the one that ended last."""
         return self.ends - self.over
+
+    def tally_of(self, attempt: int) -> Tally:
+        """To count a call of it; of one before the newest nobody asks any more."""
+        if attempt > self.tally.attempt:
+            self.tally = Tally(attempt=attempt)
+        return self.tally if attempt == self.tally.attempt else Tally(attempt=attempt)
+
+    def limit_reached(self, attempt: int) -> str:
+        """Which one a call of the attempt would go beyond; empty when none."""
+        if self.limits is None:
+            return ""
+        tally, (spent, limit) = self.tally_of(attempt), self.spent
+        return self.limits.reached(tally.begun, tally.tokens) or (limit if spent == attempt else "")
 
 
 def over(ends: int, begun: int) -> bool:
@@ -143,19 +163,23 @@ class Executions:
                 self.known.popitem(last=False)
         return state
 
-    def apply(self, command: PutExecution | StartExecution | EndExecution) -> None:
+    def apply(self, command: PutExecution | StartExecution | EndExecution | SpendExecution) -> None:
         state = self.get(command.name)
         match command:
             case StartExecution(begun=begun):
                 state.begun = max(state.begun, begun)
             case EndExecution(ends=ends):
                 state.ends = max(state.ends, ends)
+            case SpendExecution(attempt=attempt, limit=limit):
+                state.spent = max(state.spent, (attempt, limit))
             case PutExecution():
                 state.put = True
                 state.task = state.task if command.task is None else command.task
                 state.group = state.group if command.group is None else command.group
                 state.evaluation = state.evaluation if command.evaluation is None else command.evaluation
                 state.pin = state.pin if command.pin is None else command.pin
+                if command.limits is not None:
+                    state.limits, state.spent = command.limits, (-1, "")
                 if command.restore_arguments is not None:
                     state.restore_arguments = command.restore_arguments
         self.touch(state)

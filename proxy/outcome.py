@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,11 @@ async def commit(ex: Exchange, attempt: Attempt) -> None:
     worker.metrics.count(attempt, rows)
     execution = worker.executions.get(call.identity.execution_id)
     execution.prompt_tokens += rows[0].prompt_tokens or 0
-    execution.output_tokens += sum(len(row.output or b"") // 4 for row in rows)
+    sampled = sum(len(row.output or b"") // 4 for row in rows)
+    execution.output_tokens += sampled
+    if call.wire.generates:
+        tally = execution.tally_of(call.execution_attempt)
+        tally.note(attempt.outcome, attempt.error, attempt.status, sampled, time.time_ns())
     refused = 400 <= (attempt.status or 0) < 500
     if attempt.outcome not in (Outcome.OK, Outcome.CLIENT_GONE) and not refused:
         log.warning("call %s: %s (%s): %s", call.call_id, attempt.outcome, attempt.phase, attempt.error)

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from gyre.proxy.allowance import Allowance
 from gyre.proxy.executions import Executions, ExecutionState, over
 from gyre.proxy.metrics import MetricsSnapshot, sum_metrics
 from gyre.proxy.router import BackendState
 from gyre.proxy.settings import Pin
+from gyre.proxy.tally import Tally, merged
 
 _T = TypeVar("_T")
 
@@ -48,6 +50,8 @@ class ExecutionStatus:
     evaluation: bool | None = None
     pin: Pin | None = None
     restore_arguments: bool | None = None
+    limits: Allowance | None = None
+    tally: Tally = field(default_factory=Tally)
     held_s: float = 0.0
     ends: int = 0
     begun: int = 0
@@ -131,6 +135,8 @@ def merge_executions(parts: Sequence[ExecutionStatus]) -> ExecutionStatus:
         evaluation=_first(part.evaluation for part in parts),
         pin=_first(part.pin for part in parts),
         restore_arguments=_first(part.restore_arguments for part in parts),
+        limits=_first(part.limits for part in parts),
+        tally=merged([part.tally for part in parts]),
         # Workers hold at the same times, for want of the same engines.
         held_s=max(part.held_s for part in parts),
         ends=max(part.ends for part in parts),
@@ -211,6 +217,8 @@ def execution_status(state: ExecutionState) -> ExecutionStatus:
         evaluation=state.evaluation,
         pin=state.pin,
         restore_arguments=state.restore_arguments,
+        limits=state.limits,
+        tally=replace(state.tally),
         held_s=state.held.seconds,
         ends=state.ends,
         begun=state.begun,

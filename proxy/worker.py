@@ -16,6 +16,7 @@ from gyre.proxy.commands import (
     PutExecution,
     RemoveBackend,
     SetVersion,
+    SpendExecution,
     StartExecution,
 )
 from gyre.proxy.executions import Executions
@@ -49,7 +50,7 @@ class Worker:
                 self.on_backend(self.router.add(backend))
             case DrainBackend() | RemoveBackend() | SetVersion():
                 self.router.apply(command)
-            case PutExecution() | StartExecution() | EndExecution():
+            case PutExecution() | StartExecution() | EndExecution() | SpendExecution():
                 self.executions.apply(command)
             case ForgetLog():
                 self.recorder.forget()

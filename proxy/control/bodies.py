@@ -11,9 +11,11 @@ from typing import Any, Literal, Self
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gyre.proxy.allowance import Allowance
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.proxy.settings import Backend, EngineName, Pin, Translate
 from gyre.proxy.status import BackendStatus, ExecutionStatus, LogStatus
+from gyre.proxy.tally import Tally
 
 SCHEMA = 1
 
@@ -68,6 +70,17 @@ class PinBody(Body):
         return Pin(**self.model_dump())
 
 
+class LimitBody(Body):
+    """Of each attempt of an execution; a call beyond is refused."""
+
+    calls: int | None = Field(default=None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
+    """Sampled ones."""
+
+    def allowance(self) -> Allowance:
+        return Allowance(**self.model_dump())
+
+
 class ExecutionBody(Body):
     """Fields left out stay as they are."""
 
@@ -77,6 +90,7 @@ class ExecutionBody(Body):
     pin: PinBody | None = None
     restore_arguments: bool | None = None
     """Send arguments of tool calls as they were sampled, where the harness wrote them anew."""
+    limits: LimitBody | None = None
 
 
 class EventBody(Body):
@@ -87,6 +101,8 @@ class EventBody(Body):
     artifact: str | None = Field(default=None, max_length=65536)
     reason: str | None = Field(default=None, max_length=65536)
     details: dict[str, Any] | None = None
+    attempt: int | None = Field(default=None, ge=0)
+    """Which one is meant: where the event would be of another, it is refused with 409."""
 
     @model_validator(mode="after")
     def _score_or_why_not(self) -> Self:
@@ -97,6 +113,21 @@ class EventBody(Body):
     def outcome_of(self) -> ExecutionOutcome | None:
         implied = {"ended": ExecutionOutcome.COMPLETED, "timed_out": ExecutionOutcome.TIMED_OUT}
         return self.outcome or implied.get(self.event)
+
+
+class TallyView(BaseModel):
+    """Calls of `attempt` that ask for an answer to be sampled, since the proxy's start."""
+
+    made: int
+    """Those that were refused or tried again included."""
+    answered: int
+    tokens: int
+    lost: bool
+    """Whether the one that ended last found no engine."""
+    error: str | None
+    """Of the last that was not answered."""
+    limit: str
+    """Which limit calls were refused for; empty: none."""
 
 
 class ExecutionView(BaseModel):
@@ -110,6 +141,8 @@ class ExecutionView(BaseModel):
     evaluation: bool | None
     pin: PinBody | None
     restore_arguments: bool | None
+    limits: LimitBody | None
+    tally: TallyView
     held_s: float
     """Seconds during which at least one of its calls waited in gyre for an engine."""
     calls: int
@@ -130,6 +163,8 @@ class ExecutionView(BaseModel):
             evaluation=status.evaluation,
             pin=PinBody(**msgspec.structs.asdict(status.pin)) if status.pin else None,
             restore_arguments=status.restore_arguments,
+            limits=LimitBody(**msgspec.structs.asdict(status.limits)) if status.limits else None,
+            tally=tally_view(status),
             held_s=status.held_s,
             calls=status.calls,
             open=status.open,
@@ -138,6 +173,19 @@ class ExecutionView(BaseModel):
             first_ns=status.first_ns,
             last_ns=status.last_ns,
         )
+
+
+def tally_view(status: ExecutionStatus) -> TallyView:
+    """Of the attempt that the view speaks of, which may have had no call yet."""
+    tally = status.tally if status.tally.attempt == status.attempt else Tally()
+    return TallyView(
+        made=tally.made,
+        answered=tally.answered,
+        tokens=tally.tokens,
+        lost=tally.lost,
+        error=tally.error,
+        limit=tally.limit,
+    )
 
 
 class ExecutionsView(BaseModel):

@@ -33,6 +33,7 @@ Name = Annotated[str, Path(description="Name of the execution")]
 Limit = Annotated[int, Query(ge=1, le=10_000, description="At most so many, the latest first")]
 Prefix = Annotated[str, Query(description="Only names that begin so")]
 _MISSING: dict[int | str, dict[str, Any]] = {404: {"model": ErrorView}}
+_CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": ErrorView}, 503: {"model": ErrorView}}
 _UNRECORDED: dict[int | str, dict[str, Any]] = {503: {"model": ErrorView}}
 
 
@@ -48,7 +49,7 @@ class ExecutionRoutes:
         add("/executions", self.list_all, response_model=ExecutionsView)
         add(one, self.get, response_model=ExecutionView, responses=_MISSING)
         add(one, self.put, methods=["PUT"], response_model=ExecutionView, responses=_UNRECORDED)
-        add(one + "/events", self.event, methods=["POST"], response_model=EventView, responses=_UNRECORDED)
+        add(one + "/events", self.event, methods=["POST"], response_model=EventView, responses=_CONFLICT)
 
     async def list_all(self, limit: Limit = 100, prefix: Prefix = "") -> ExecutionsView:
         """The executions seen since the proxy's start, the latest first."""
@@ -64,7 +65,7 @@ class ExecutionRoutes:
         return ExecutionView.of(known)
 
     async def put(self, name: Name, body: ExecutionBody) -> ExecutionView:
-        """Say what an execution is about, or pin how its calls sample; the first time starts it."""
+        """Say what an execution is about, how its calls sample, how many it has; the first time starts it."""
         pin = body.pin.pin() if body.pin else None
         async with self._turn:
             known = await self._find(name)
@@ -72,11 +73,12 @@ class ExecutionRoutes:
             event = ExecutionEvent.STARTED if started else ExecutionEvent.UPDATED
             record = self._new(name, known.attempt if known else 0, event)
             record.task, record.group, record.evaluation = body.task, body.group, body.evaluation
-            asked = {"pin": pin, "restore_arguments": body.restore_arguments}
+            limits = body.limits.allowance() if body.limits else None
+            asked = {"pin": pin, "restore_arguments": body.restore_arguments, "limits": limits}
             record.details = _json({key: value for key, value in asked.items() if value is not None} or None)
             await self._write(record)
-            command = PutExecution(name, body.task, body.group, body.evaluation, pin, body.restore_arguments)
-            await self._plane.submit(command)
+            about = body.task, body.group, body.evaluation
+            await self._plane.submit(PutExecution(name, *about, pin, body.restore_arguments, limits))
         return await self.get(name)
 
     async def event(self, name: Name, body: EventBody) -> EventView:
@@ -86,6 +88,9 @@ class ExecutionRoutes:
             known = await self._find(name)
             ends, begun = (known.ends, known.begun) if known else (0, 0)
             attempt, command = placed(name, ends, begun, event)
+            if body.attempt not in (None, attempt):
+                message = f"the event would be of attempt {attempt} of `{name}`, not of {body.attempt}"
+                raise RequestError(message, status=409, code="other_attempt")
             record = self._new(name, attempt, event)
             record.outcome = outcome.value if outcome else None
             record.score, record.artifact, record.reason = body.score, body.artifact, body.reason

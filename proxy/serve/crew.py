@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gyre.proxy.commands import Command
+from gyre.proxy.commands import Command, SpendExecution
 from gyre.proxy.errors import GyreError, UpstreamError
 from gyre.proxy.executions import MOST
 from gyre.proxy.serve.channel import (
@@ -38,6 +38,7 @@ from gyre.proxy.serve.logs import LogFormat
 from gyre.proxy.serve.shared import Shared
 from gyre.proxy.settings import ProxySettings
 from gyre.proxy.status import ExecutionQuery, ExecutionStatus, Status, merge, retired, selected, selected_here
+from gyre.proxy.tally import merged
 
 _APPLY_S = 30.0
 """How long a command waits for a worker that does not react."""
@@ -157,10 +158,25 @@ class Crew:
                 reports += answer.reports if isinstance(answer, Sealed) else [None]
         return reports
 
+    def _spend(self, name: str) -> None:
+        """Each worker counts its own calls; where they reach a limit together, all of them are told."""
+        told = self._shared.executions.known.get(name)
+        if told is None or told.limits is None:
+            return
+        tally = merged([hand.executions[name].tally for hand in self.hands if name in hand.executions])
+        limit = told.limits.reached(tally.begun, tally.tokens)
+        if limit and told.spent != (tally.attempt, limit):
+            command = SpendExecution(name, tally.attempt, limit)
+            self._shared.apply(command)
+            for hand in self.hands:
+                hand.channel.ask(Apply(command))
+
     async def _handle(self, hand: Hand, message: Message) -> Message:
         match message:
             case Report():
                 hand.take(message)
+                for name in message.status.executions:
+                    self._spend(name)
             case Submit(command):
                 await self.submit(command)
             case Ask(query):

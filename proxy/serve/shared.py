@@ -13,6 +13,7 @@ from gyre.proxy.commands import (
     PutExecution,
     RemoveBackend,
     SetVersion,
+    SpendExecution,
     StartExecution,
 )
 from gyre.proxy.executions import Executions, ExecutionState
@@ -33,7 +34,7 @@ class Shared:
                 self.router.add(backend)
             case DrainBackend() | RemoveBackend() | SetVersion():
                 self.router.apply(command)
-            case PutExecution() | StartExecution() | EndExecution():
+            case PutExecution() | StartExecution() | EndExecution() | SpendExecution():
                 self.executions.apply(command)
             case ForgetLog():
                 pass  # a worker that starts later has written nothing yet
@@ -65,8 +66,12 @@ def _replay_execution(execution: ExecutionState) -> Iterator[Command]:
             execution.evaluation,
             execution.pin,
             execution.restore_arguments,
+            execution.limits,
         )
     if execution.begun:
         yield StartExecution(execution.name, execution.begun)
     if execution.ends:
         yield EndExecution(execution.name, execution.ends)
+    attempt, limit = execution.spent
+    if limit:
+        yield SpendExecution(execution.name, attempt, limit)

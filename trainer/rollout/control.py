@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,18 @@ from gyre.proxy.log.live import TOKEN_ENV, proxy_url
 
 _TIMEOUT_S = 60.0
 _AGAIN_S = 0.5
+_CONNECTIONS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=20.0)
+"""A proxy keeps them for 75 s."""
 _ASKING = "gyre-run"
 """The execution under which we ask for models ourselves."""
 
 
 class GoneError(UpstreamError):
     """No proxy listens there."""
+
+
+class OtherError(UpstreamError):
+    """What was said of one attempt would be of another."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,15 @@ class Control:
         self.url = url.rstrip("/").removesuffix("/v1")
         self.logs = logs
         self.token = os.environ.get(TOKEN_ENV)
+        # Without TLS the list of authorities is not read, which takes longer than all the rest.
+        secure = self.url.startswith("https:")
+        self._client = httpx.Client(
+            timeout=_TIMEOUT_S, trust_env=False, limits=_CONNECTIONS, verify=secure, headers=self._headers()
+        )
+        weakref.finalize(self, self._client.close)
+
+    def _headers(self) -> dict[str, str]:
+        return {"x-gyre-token": self.token} if self.token else {}
 
     def base_url(self, execution: str) -> str:
         """What a harness is given as OPENAI_BASE_URL."""
@@ -85,6 +101,7 @@ class Control:
 
         Raises:
             GoneError: nobody listens.
+            OtherError: it would take it for something else.
             UpstreamError: it refuses or fails.
         """
         end = time.monotonic() + patience_s
@@ -99,18 +116,8 @@ class Control:
             time.sleep(_AGAIN_S)
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        headers = {"x-gyre-token": self.token} if self.token else {}
         try:
-            return httpx.request(
-                method,
-                self.url + path,
-                json=body,
-                headers=headers,
-                timeout=_TIMEOUT_S,
-                trust_env=False,
-                # Or it reads the list of authorities for nothing, which takes longer than all the rest.
-                verify=self.url.startswith("https:"),
-            )
+            return self._client.request(method, self.url + path, json=body)
         except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as problem:
             if (moved := self._moved()) is not None:
                 self.url = moved
@@ -127,6 +134,8 @@ class Control:
     def _read(self, answer: httpx.Response) -> dict[str, Any] | None:
         if answer.status_code == 404:
             return None
+        if answer.status_code == 409:
+            raise OtherError(f"the proxy at `{self.url}` refuses: {answer.text[:200]}")
         if answer.status_code != 200:
             hint = f"set {TOKEN_ENV} to the proxy's token" if answer.status_code in (401, 403) else ""
             said = answer.text[:200]

@@ -145,13 +145,8 @@ def run_jobs(
             except GyreError as problem:
                 result.failures.append((futures[future], problem))
             except Exception as problem:
-                # A fault of ours that could not even be recorded: the next run tries again.
                 job = futures[future]
-                secrets = secrets_of(record.control.token, os.environ, options.env)
-                trace = secrets.hide("".join(traceback.format_exception(problem)))
-                log.error("`%s` ends with a fault of gyre's own\n%s", job.name, trace)
-                told = f"`{job.name}`: a fault of gyre's own: {type(problem).__name__}"
-                result.failures.append((job, GyreError(told, "start the run again to go on with it")))
+                result.failures.append((job, fault(problem, job, options, record)))
             except BaseException:
                 # We are to end: end what runs, so that the next run can go on with it.
                 stop.set()
@@ -162,6 +157,15 @@ def run_jobs(
                     tell(state, len(found), len(jobs))
     result.states = [found[job.name] for job in jobs if job.name in found]
     return result
+
+
+def fault(problem: Exception, job: Job, options: Options, record: Record) -> GyreError:
+    """One of ours that could not even be recorded is said; the next run tries again."""
+    secrets = secrets_of(record.control.token, os.environ, options.env)
+    trace = secrets.hide("".join(traceback.format_exception(problem)))
+    log.error("`%s` ends with a fault of gyre's own\n%s", job.name, trace)
+    told = f"`{job.name}`: a fault of gyre's own: {type(problem).__name__}"
+    return GyreError(told, "start the run again to go on with it")
 
 
 def _sorted_out(
@@ -180,7 +184,7 @@ def _sorted_out(
         except GyreError as problem:
             result.failures.append((job, problem))
             continue
-        if state is None or _is_open(state, retry_failed):
+        if state is None or is_open(state, retry_failed):
             to_do.append((job, _lacks_score(state)))
         else:
             deliver(options.runs / job.name, state, record)
@@ -189,7 +193,8 @@ def _sorted_out(
     return to_do
 
 
-def _is_open(state: State, retry_failed: bool) -> bool:
+def is_open(state: State, retry_failed: bool = False) -> bool:
+    """Whether there is something left to do of what an earlier run did."""
     if state.status is not Status.DONE:
         return True
     return retry_failed and (state.outcome is ExecutionOutcome.FAILED or _lacks_score(state))

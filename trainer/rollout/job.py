@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gyre.proxy.allowance import Allowance
+from gyre.proxy.settings import Pin
 from gyre.trainer.rollout.harness import REWRITES, Harness
 from gyre.trainer.rollout.task import Task
 
@@ -38,6 +40,16 @@ class Options:
     env: Mapping[str, str] = field(default_factory=dict)
     workspace_limit: int = WORKSPACE_LIMIT
     evaluation: bool | None = None
+    pin: Pin | None = None
+    """Sampling of its calls, whatever the harness asks for; None: as the proxy has it."""
+    allowance: Allowance | None = None
+    """How much it may ask for; what it did until then is scored."""
+    memory: int | None = None
+    """Bytes of address space that each of its processes may have."""
+    processes: int | None = None
+    """How many it may have at once."""
+    confined: bool = False
+    """Under bubblewrap; see confine.py."""
 
     @property
     def restores(self) -> bool:

@@ -46,6 +46,9 @@ def judge(ending: Ending, report: Report, calls: Calls | None, limit: str, words
             return Judgement(ExecutionOutcome.TIMED_OUT, f"not done after {limit}")
         case Ending.TOO_LARGE:
             return Judgement(ExecutionOutcome.FAILED, f"its files took {limit}")
+    if calls and calls.limit and calls.answered:
+        # However it takes the refusal: what it had done by then is its work.
+        return Judgement(ExecutionOutcome.TIMED_OUT, calls.limit)
     how = _how(report)
     if calls and not calls.answered:
         said = (

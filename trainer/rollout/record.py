@@ -5,19 +5,22 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from gyre.proxy.allowance import STATUS, Allowance, limit_in
 from gyre.proxy.calls import ExecutionRecord, Outcome, Wire
 from gyre.proxy.errors import LogError, UpstreamError
-from gyre.proxy.executions import ExecutionEvent
+from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.proxy.log.append import append_events
 from gyre.proxy.log.folder import create_folder
 from gyre.proxy.log.reading.read import read_log
-from gyre.trainer.rollout.control import Control, GoneError, execution_route
+from gyre.proxy.settings import Pin
+from gyre.proxy.tally import error_text, is_lost
+from gyre.trainer.rollout.control import Control, GoneError, OtherError, execution_route
 from gyre.trainer.rollout.place import BusyError
 from gyre.trainer.rollout.state import Event
 
@@ -36,6 +39,10 @@ class Calls:
     """Completely, and not refused."""
     error: str | None = None
     """Of the last that was not answered."""
+    lost: bool = False
+    """Whether the last one found no engine, or the proxy went away meanwhile."""
+    limit: str = ""
+    """Of the execution, that a call was refused for."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +52,24 @@ class Standing:
     attempt: int
     calls: int
     held_s: float
+    first_ns: int = field(default=0, compare=False)
+    """When the proxy first heard of the execution: another time says that it is another proxy."""
+
+
+View = Mapping[str, Any]
+"""What a proxy shows of an execution."""
 
 
 class Record:
     """The log of the executions of a run."""
 
-    def __init__(self, control: Control, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, control: Control, patience_s: float = PATIENCE_S, *, event_patience_s: float = 0.0
+    ) -> None:
+        """How long a proxy that is not there is waited for: at a begin; before an event goes beside it."""
         self.control = control
         self._patience_s = patience_s
+        self._event_patience_s = event_patience_s
 
     def begin(
         self,
@@ -62,34 +79,51 @@ class Record:
         evaluation: bool | None = None,
         *,
         restores: bool = False,
+        pin: Pin | None = None,
+        allowance: Allowance | None = None,
         again: bool = True,
+        ended: int = -1,
     ) -> Standing:
         """Say that an execution starts: a new attempt, where one of that name has ended before.
 
-        `restores`: the proxy shall put arguments of tool calls back as they were sampled. `again`: whether a
-        new attempt may be; the one before is not trained any more.
+        `restores`: the proxy shall put arguments of tool calls back as they were sampled. `pin`: how its
+        calls are sampled. `again`: whether a new attempt may be; the one before is not trained any more.
+        `ended`: the last attempt of it that is known to have ended.
 
         Raises:
             UpstreamError: there is no proxy.
             BusyError: somebody else makes calls of that name, or it has been used.
         """
-        about = {"task": task, "group": group, "evaluation": evaluation}
-        about |= {"restore_arguments": True} if restores else {}
-        said = {key: value for key, value in about.items() if value is not None}
+        about: dict[str, Any] = {"task": task, "group": group, "evaluation": evaluation}
+        about |= {"restore_arguments": True if restores else None, "pin": pin, "limits": allowance}
+        said = {key: msgspec.to_builtins(value) for key, value in about.items() if value is not None}
         route = execution_route(name)
         view = self.control.ask("GET", route, patience_s=self._patience_s)
         if view and view["ended"] and not again:
             hint = "give `--group NAME`, which is put before all names, or another `--logs`"
             raise BusyError(f"the log has an execution `{name}` that is not of this run", hint)
-        if view and view["ended"]:
-            self._post(name, {"event": ExecutionEvent.STARTED})
+        over = self._catch_up(name, view, ended)
+        if over:
+            self._post(name, {"event": ExecutionEvent.STARTED}, self._patience_s)
         elif view and view["calls"]:
             message = f"calls of an execution `{name}` are recorded already, and it has not ended"
             raise BusyError(message, "give it another name with `--execution`")
-        if said or not view or not view["ended"]:
-            self._ask("PUT", route, said)
-        begun = self._ask("GET", route)
-        return Standing(begun["attempt"], begun["calls"], begun["held_s"])
+        method, body = ("GET", None) if over and not said else ("PUT", said)
+        begun = self._ask(method, route, body, self._patience_s)
+        return Standing(begun["attempt"], begun["calls"], begun["held_s"], begun["first_ns"])
+
+    def _catch_up(self, name: str, view: View | None, ended: int) -> bool:
+        """Whether the attempt that the proxy knows of is over; those until `ended` are.
+
+        A proxy that was started anew may have read its log before their ends were in it.
+        """
+        attempt, over = (view["attempt"], view["ended"]) if view else (0, False)
+        while attempt < ended or (attempt == ended and not over):
+            if over:
+                self._post(name, {"event": ExecutionEvent.STARTED}, self._patience_s)
+            said = {"event": ExecutionEvent.ENDED, "outcome": ExecutionOutcome.RUN_TIMEOUT}
+            attempt, over = self._post(name, said, self._patience_s)["attempt"], True
+        return bool(over)
 
     def deliver(self, name: str, event: Event) -> None:
         """Bring an event into the log.
@@ -108,47 +142,52 @@ class Record:
                 raise UpstreamError(f"the proxy does not know attempt {event.attempt} of `{name}` any more")
             append(self.control.logs, name, event)
 
-    def settle(self, name: str) -> None:
-        """Wait a little until calls that its harness left open have ended."""
+    def settle(self, name: str) -> View | None:
+        """Wait a little until calls that its harness left open have ended; what the proxy then shows."""
         end = time.monotonic() + _SETTLE_S
-        while time.monotonic() < end and (view := self._view(name)) is not None and view["open"]:
+        while (view := self._view(name)) is not None and view["open"] and time.monotonic() < end:
             time.sleep(0.05)
+        return view
 
     def held_s(self, name: str, since: Standing) -> float:
         """Seconds that the proxy has held calls of the attempt, as far as can be known."""
-        view = self._view(name)
-        held: float = view["held_s"] if view else 0.0
-        return held - since.held_s if held >= since.held_s else held
+        return held_in(self._view(name), since)
 
-    def calls(self, name: str, since: Standing) -> Calls | None:
-        """What the attempt has asked; None where that cannot be known."""
-        if self.control.logs is not None:
-            return calls_in(self.control.logs, name, since.attempt)
-        view = self._view(name)
-        if view is None or view["calls"] < since.calls:
-            return None
-        made = view["calls"] - since.calls
-        return Calls(made, made)
+    def calls(self, name: str, since: Standing, view: View | None = None) -> Calls | None:
+        """What the attempt has asked; None where that cannot be known.
+
+        The proxy has counted it. Reading the log takes the longer the more of it there is, so that is for
+        attempts which outlived their proxy.
+        """
+        view = view or self._view(name)
+        if view and (view["first_ns"], view["attempt"]) == (since.first_ns, since.attempt):
+            return Calls(**{key: value for key, value in view["tally"].items() if key != "tokens"})
+        found = calls_in(self.control.logs, name, since.attempt) if self.control.logs is not None else None
+        return replace(found, lost=True) if found else None
 
     def _tell(self, name: str, event: Event) -> bool:
         """False when the proxy would take it for another attempt."""
-        view = self.control.ask("GET", execution_route(name))
-        attempt = view["attempt"] if view else 0
-        if attempt < event.attempt:
-            # It was started anew, and nothing that it has seen says that the attempt runs.
-            attempt = self._post(name, {"event": ExecutionEvent.STARTED})["attempt"]
-        if attempt != event.attempt:
-            return False
         said = msgspec.to_builtins(event)
-        del said["attempt"]
+        try:
+            self._post(name, said, self._event_patience_s)
+            return True
+        except OtherError:
+            view = self.control.ask("GET", execution_route(name))
+        if (view["attempt"] if view else 0) > event.attempt:
+            return False
+        # It was started anew, and nothing that it has seen says that the attempt runs.
+        if self._post(name, {"event": ExecutionEvent.STARTED})["attempt"] != event.attempt:
+            return False
         self._post(name, said)
         return True
 
-    def _post(self, name: str, said: Mapping[str, Any]) -> dict[str, Any]:
-        return self._ask("POST", f"{execution_route(name)}/events", said)
+    def _post(self, name: str, said: Mapping[str, Any], patience_s: float = 0.0) -> dict[str, Any]:
+        return self._ask("POST", f"{execution_route(name)}/events", said, patience_s)
 
-    def _ask(self, method: str, route: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        answer = self.control.ask(method, route, body, patience_s=self._patience_s)
+    def _ask(
+        self, method: str, route: str, body: Mapping[str, Any] | None, patience_s: float
+    ) -> dict[str, Any]:
+        answer = self.control.ask(method, route, body, patience_s=patience_s)
         if answer is None:
             hint = "give the URL that `gyre proxy` prints"
             raise UpstreamError(f"what listens at `{self.control.url}` is no gyre proxy", hint)
@@ -161,6 +200,12 @@ class Record:
             return None
 
 
+def held_in(view: View | None, since: Standing) -> float:
+    """Seconds that calls of the attempt were held, by what a proxy shows."""
+    held: float = view["held_s"] if view else 0.0
+    return held - since.held_s if held >= since.held_s else held
+
+
 def calls_in(logs: Path, name: str, attempt: int) -> Calls | None:
     """The calls of an attempt that a log has; None when it cannot be read."""
     columns = ["execution_attempt", "wire", "outcome", "error", "http_status"]
@@ -170,12 +215,19 @@ def calls_in(logs: Path, name: str, attempt: int) -> Calls | None:
         return None
     asked = [row for row in rows if row["execution_attempt"] == attempt and Wire(row["wire"]).generates]
     bad = [row for row in asked if row["outcome"] != Outcome.OK]
-    return Calls(len(asked), len(asked) - len(bad), _said(bad[-1]) if bad else None)
+    return Calls(
+        made=len(asked),
+        answered=len(asked) - len(bad),
+        error=error_text(bad[-1]["outcome"], bad[-1]["error"], bad[-1]["http_status"]) if bad else None,
+        lost=bool(asked) and is_lost(asked[-1]["outcome"], asked[-1]["http_status"]),
+        limit=next((limit for row in bad if (limit := _limit(row))), ""),
+    )
 
 
-def _said(row: Mapping[str, Any]) -> str:
-    status = f" ({row['http_status']})" if row["http_status"] else ""
-    return f"{row['error'] or row['outcome']}{status}"
+def _limit(row: Mapping[str, Any]) -> str:
+    """Of the execution, for which the call was refused."""
+    refused = row["outcome"] == Outcome.REJECTED and row["http_status"] == STATUS
+    return limit_in(row["error"] or "") if refused else ""
 
 
 def append(logs: Path, name: str, event: Event) -> None:

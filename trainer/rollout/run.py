@@ -26,7 +26,7 @@ from gyre.trainer.rollout import state as states
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.judge import Judgement, judge, last_words
 from gyre.trainer.rollout.place import Place, checked_folder, locked, size
-from gyre.trainer.rollout.record import Calls, Record, Standing
+from gyre.trainer.rollout.record import Calls, Record, Standing, held_in
 from gyre.trainer.rollout.score import Command, Scorer, Verdict, own_scorer, run_scorer
 from gyre.trainer.rollout.secret import Secrets, secrets_of
 from gyre.trainer.rollout.start import prepared
@@ -116,7 +116,15 @@ class _Execution:
         again = earlier is not None or not job.only_new
         options = self.options
         self.standing = self.record.begin(
-            job.name, task, job.group, options.evaluation, restores=options.restores, again=again
+            job.name,
+            task,
+            job.group,
+            options.evaluation,
+            restores=options.restores,
+            pin=options.pin,
+            allowance=options.allowance,
+            again=again,
+            ended=earlier.attempt if earlier else -1,
         )
         place = Place(self.root, earlier.number + 1 if earlier else 0)
         self.state = State(
@@ -125,6 +133,7 @@ class _Execution:
             group=job.group,
             harness=self.options.called,
             number=place.number,
+            retried=earlier.retried + earlier.lost if earlier else 0,
             attempt=self.standing.attempt,
             workspace=str(place.workspace),
             stdout=str(place.stdout),
@@ -171,11 +180,12 @@ class _Execution:
                 ending, report = watch(running, clock, quota, self.stop)
         finally:
             _remove(self.state.temporary)
-        self.record.settle(self.job.name)
-        calls = self.record.calls(self.job.name, self.standing)
+        view = self.record.settle(self.job.name)
+        calls = self.record.calls(self.job.name, self.standing, view)
         words = last_words(self.place.stderr, self.place.stdout, secrets=self.secrets)
         judgement = judge(ending, report, calls, self._limit(ending, quota), words)
-        self._over(judgement, self._details(report, calls))
+        self.state.lost = judgement.outcome is ExecutionOutcome.FAILED and (calls is None or calls.lost)
+        self._over(judgement, self._details(report, calls, held_in(view, self.standing)))
 
     def _started(self, lock: int) -> Supervised | None:
         """The harness; None when it cannot be started, which is then recorded."""
@@ -215,12 +225,12 @@ class _Execution:
             return f"{size(quota.bytes)}, more than {size(quota.limit)}"
         return f"{self.job.limit_s(self.options):g} s"
 
-    def _details(self, report: Report, calls: Calls | None) -> dict[str, Any]:
+    def _details(self, report: Report, calls: Calls | None, held_s: float) -> dict[str, Any]:
         known = {
             "exit_code": report.code,
             "signal": report.signal,
             "seconds": round(report.seconds, 3),
-            "held_s": round(self._held_s(), 3),
+            "held_s": round(held_s, 3),
             "timeout_s": self.job.limit_s(self.options),
             "stdout_bytes": report.stdout.bytes,
             "stdout_dropped": report.stdout.dropped,

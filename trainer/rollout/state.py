@@ -72,6 +72,10 @@ class State(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
     ran: bool = False
     """Whether it got as far as a call that was answered, or its limit."""
+    lost: bool = False
+    """Whether it failed for want of an engine or the proxy, and so may be run again."""
+    retried: int = 0
+    """How often it was run again for that."""
     workspace: str = ""
     stdout: str = ""
     stderr: str = ""
