@@ -1,0 +1,64 @@
+"""Conversations of the expert as batches: ids, and which of them are to be learned."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+import torch
+from agent import MANUAL, Message
+from expert import conversations
+from small import END, START
+from transformers import PreTrainedTokenizerFast
+from words import FILES
+
+ROWS = 16
+"""Conversations of a batch."""
+NOTHING = -100
+
+
+class Batch(NamedTuple):
+    """What follows the manual, a conversation a row."""
+
+    ids: torch.Tensor
+    labels: torch.Tensor
+
+
+class Lessons:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+        self._tokenizer = tokenizer
+        self._random = Random(seed)
+        self.manual: list[int] = tokenizer.encode(f"{START}system\n{MANUAL}")
+
+    def batch(self, right: float = 1.0, files: int = FILES) -> Batch:
+        """`right`: the share of words that the expert gives rightly. `files`: of a list."""
+        heard: list[list[Message]] = []
+        while len(heard) < ROWS:
+            found = conversations(self._random, right, files)
+            heard += self._random.sample(found, min(6, len(found)))
+        rows = [self._row(one) for one in heard[:ROWS]]
+        width = max(len(ids) for ids, _ in rows)
+        pad: int = self._tokenizer.pad_token_id
+        return Batch(
+            torch.tensor([ids + [pad] * (width - len(ids)) for ids, _ in rows]),
+            torch.tensor([labels + [NOTHING] * (width - len(labels)) for _, labels in rows]),
+        )
+
+    def _row(self, messages: list[Message]) -> tuple[list[int], list[int]]:
+        text, spans = "", []
+        for message in messages:
+            text += f"{START}{message['role']}\n"
+            start = len(text)
+            text += f"{message['content']}{END}"
+            if message["role"] == "assistant":
+                spans.append(range(start, len(text)))
+            text += "\n"
+        found = self._tokenizer(text, return_offsets_mapping=True)
+        ids, places = found["input_ids"], found["offset_mapping"]
+        labels = [
+            token if any(start in span for span in spans) else NOTHING
+            for token, (start, _) in zip(ids, places, strict=True)
+        ]
+        if ids[: len(self.manual)] != self.manual:
+            raise ValueError("the manual does not end where a token does")
+        return ids[len(self.manual) :], labels[len(self.manual) :]
