@@ -25,6 +25,8 @@ from benchmarks.cells import CELLS, LOG, MEMORY, Cell, quick, quick_log
 from benchmarks.client import Result
 from benchmarks.engine.report import Results as EngineResults
 from benchmarks.engine.run import measure as measure_engine
+from benchmarks.live.report import Results as LiveResults
+from benchmarks.live.run import measure as measure_live
 from benchmarks.material import make_text
 from benchmarks.processes import (
     LOAD_CORE,
@@ -201,6 +203,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--trees", action="store_true", help="only what trees cost, no proxies")
     options.add_argument("--engine", action="store_true", help="only the embedded engine, no proxies")
     options.add_argument("--train", action="store_true", help="only training on trees, no proxies")
+    options.add_argument("--live", action="store_true", help="only where the time of a live run goes")
     options.add_argument("--bare", action="store_true", help="the pass-through alone, without gyre")
     options.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
     options.add_argument("--markdown", action="store_true", help="tables for docs/measurements.md")
@@ -250,22 +253,24 @@ def document(
     trees: Results,
     engine: EngineResults,
     train: TrainResults,
+    live: LiveResults,
     bars: Sequence[Bar],
     remarks: Sequence[str],
 ) -> str:
     rows = [asdict(row) for bench in found for row in bench.rows]
     listed = [asdict(bar) | {"met": bar.met} for bar in bars]
     head = {"schema": 1, "machine": report.machine(), "remarks": remarks}
-    parts = {"trees": asdict(trees), "engine": asdict(engine), "train": asdict(train)}
-    return json.dumps(head | {"figures": rows, "bars": listed} | parts)
+    parts = {"trees": trees, "engine": engine, "train": train, "live": live}
+    told = {name: asdict(part) for name, part in parts.items()}
+    return json.dumps(head | {"figures": rows, "bars": listed} | told)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: every call was answered and every bar was met."""
     chosen = read_options(arguments)
     rounds = chosen.rounds or (1 if chosen.quick else 3)
-    trees, engine, train = Results(), EngineResults(), TrainResults()
-    apart = chosen.trees or chosen.engine or chosen.train
+    trees, engine, train, live = Results(), EngineResults(), TrainResults(), LiveResults()
+    apart = chosen.trees or chosen.engine or chosen.train or chosen.live
     everything = not (chosen.bare or chosen.wires or apart or chosen.only)
     with tempfile.TemporaryDirectory(prefix="gyre-bench-") as scratch:
         found = [] if apart else [recording(chosen, Path(scratch), rounds)]
@@ -277,15 +282,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             engine = measure_engine(rounds, short=chosen.quick, only=chosen.only)
         if chosen.train or everything:
             train = measure_train(rounds, short=chosen.quick, only=chosen.only)
-    bars = [bar for bench in found for bar in bench.bars] + trees.bars() + engine.bars() + train.bars()
+        if chosen.live or everything:
+            live = measure_live(Path(scratch), short=chosen.quick)
+    parts = (trees, engine, train, live)
+    bars = [bar for bench in found for bar in bench.bars] + [bar for part in parts for bar in part.bars()]
     remarks = [remark for bench in found for remark in bench.remarks]
     if chosen.json:
-        print(document(found, trees, engine, train, bars, remarks))
+        print(document(found, trees, engine, train, live, bars, remarks))
     else:
         show = report.markdown if chosen.markdown else report.show
         rows = [row for bench in found for row in bench.rows]
         wired = {cell.name for cell in WIRE_CELLS}
-        grids = wires_report.grids(report.Table(rows)) + trees.grids() + engine.grids() + train.grids()
+        grids = wires_report.grids(report.Table(rows)) + [grid for part in parts for grid in part.grids()]
         print(show([row for row in rows if row.cell not in wired], bars, remarks, grids))
     failed = any(bench.failures for bench in found)
     return int(failed or not all(bar.met for bar in bars))
