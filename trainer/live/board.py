@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gyre.trainer.live.assignment import Counts
-from gyre.trainer.live.numbers import batch_numbers, phases
+from gyre.trainer.live.numbers import batch_numbers, evaluations, phases
 from gyre.trainer.live.reports import BatchReport, Evaluated, Publication
 from gyre.trainer.live.status import Phase, Point, Staleness, Status, born
 
@@ -24,11 +25,21 @@ WINDOW_S = 60.0
 
 
 class Board:
-    """Told by the loop; `status` may be asked at any time."""
+    """Told by the loop, and warned by whoever finds something; any thread may ask for `status`."""
 
-    def __init__(self, run: Path, *, batches: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        run: Path,
+        *,
+        batches: int,
+        warn: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`warn` hears warnings too."""
+        self._warn = warn
         self._clock = clock
-        self._rate = Rate()
+        self._rate = Rate(clock())
+        self._lock = threading.RLock()
         self._now = Status(
             run=str(run),
             pid=os.getpid(),
@@ -40,11 +51,23 @@ class Board:
             batches=batches,
         )
 
-    def enter(self, phase: Phase, *, burst: int | None = None) -> None:
-        if phase is not self._now.phase:
-            self._set(phase=phase, phase_at=self._clock())
-        if burst is not None:
-            self._set(burst=burst)
+    def enter(
+        self,
+        phase: Phase,
+        *,
+        batch: int | None = None,
+        burst: int | None = None,
+        version: str | None = None,
+    ) -> None:
+        """None: as before."""
+        now = self._now
+        self._set(
+            phase=phase,
+            phase_at=now.phase_at if phase is now.phase else self._clock(),
+            batch=now.batch if batch is None else batch,
+            burst=now.burst if burst is None else burst,
+            version=now.version if version is None else version,
+        )
 
     def update(self, number: int) -> None:
         """An update is done; they are numbered from 1."""
@@ -60,38 +83,42 @@ class Board:
         self._set(evaluations=notable([*self._now.evaluations, evaluated]))
 
     def warn(self, text: str) -> None:
-        self._set(warnings=[*self._now.warnings, text][-WARNINGS:])
+        with self._lock:
+            self._set(warnings=[*self._now.warnings, text][-WARNINGS:])
+        self._warn(text)
 
-    def restarted(self, service: str) -> None:
-        """One that had died: `engine`, `proxy`."""
-        before = self._now.restarts
-        self._set(restarts={**before, service: before.get(service, 0) + 1})
+    def restarts(self, service: str, times: int) -> None:
+        """How often one had died so far and was started again: `engine`, `proxy`."""
+        with self._lock:
+            self._set(restarts={**self._now.restarts, service: times})
 
     def sampled(self, tokens: int) -> None:
-        """By this process, so far; fewer than before where the count began anew."""
-        self._rate.at(self._clock(), tokens)
+        """By this process, so far."""
+        with self._lock:
+            self._rate.at(self._clock(), tokens)
 
     def failed(self, message: str, hint: str = "") -> None:
         self.enter(Phase.FAILED)
         self._set(error=message, hint=hint)
 
-    def go_on_with(self, lines: Iterable[Mapping[str, Any]], evaluations: Sequence[Evaluated]) -> None:
+    def go_on_with(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """What `metrics.jsonl` has of the run before it was interrupted."""
         for line in lines:
             self._set(updates=line["update"])
             if line.get("kind") == "batch":
                 self._batch(line["batch"], line["burst"], line)
-        self._set(evaluations=notable(evaluations))
+        self._set(evaluations=notable(evaluations(lines)))
 
     def status(self, counts: Counts, *, groups_waiting: int = 0, groups_ready: int = 0) -> Status:
-        self._set(
-            updated_at=self._clock(),
-            executions=counts,
-            groups_waiting=groups_waiting,
-            groups_ready=groups_ready,
-            tokens_per_s=self._rate.per_s(self._clock()),
-        )
-        return self._now
+        with self._lock:
+            self._set(
+                updated_at=self._clock(),
+                executions=counts,
+                groups_waiting=groups_waiting,
+                groups_ready=groups_ready,
+                tokens_per_s=self._rate.per_s(self._clock()),
+            )
+            return self._now
 
     def _batch(self, batch: int, burst: int, numbers: Mapping[str, Any]) -> None:
         spent, in_all = phases(numbers), self._now.seconds_in_all
@@ -109,7 +136,8 @@ class Board:
         )
 
     def _set(self, **changes: Any) -> None:
-        self._now = msgspec.structs.replace(self._now, **changes)
+        with self._lock:
+            self._now = msgspec.structs.replace(self._now, **changes)
 
 
 def _staleness(numbers: Mapping[str, Any]) -> Staleness | None:
@@ -135,21 +163,27 @@ def notable(evaluations: Sequence[Evaluated]) -> list[Evaluated]:
 
 @dataclass(slots=True)
 class Rate:
-    """How fast a count grows."""
+    """How fast a count grows that begins at 0 and may grow by leaps, as groups come to their end."""
 
+    began: float
     window_s: float = WINDOW_S
-    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+    _grown: deque[tuple[float, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._grown = deque([(self.began, 0)])
 
     def at(self, now: float, count: int) -> None:
-        if self._seen and count < self._seen[-1][1]:
-            self._seen.clear()
-        self._seen.append((now, count))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - self.window_s:
-            self._seen.popleft()
+        if count == self._grown[-1][1]:
+            return
+        self._grown.append((now, count))
+        while len(self._grown) > 2 and self._grown[1][0] <= now - self.window_s:
+            self._grown.popleft()
 
     def per_s(self, now: float) -> float | None:
-        """Over the window, as far as it is known."""
-        if not self._seen:
+        """Over the window, or the last leap where that took longer; None before the first one."""
+        (first_at, first), (last_at, last) = self._grown[0], self._grown[-1]
+        took = last_at - first_at
+        if took <= 0:
             return None
-        (begin, first), (_, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (now - begin) if now > begin else None
+        overdue = now - last_at > max(took, self.window_s)
+        return (last - first) / (now - first_at if overdue else took)

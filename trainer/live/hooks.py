@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -15,14 +15,13 @@ from gyre.trainer.errors import TrainError
 from gyre.trainer.live.settings import ReportTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class About:
     """The run that is tracked."""
 
     name: str
     identity: str
-    """The same when it goes on, another one for every other run."""
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any]
 
 
 class Tracker(Protocol):
@@ -108,15 +107,19 @@ class Hooks:
 
 
 @contextmanager
-def hooks(report: ReportTable, about: About, warn: Callable[[str], None]) -> Iterator[Hooks]:
-    """The trackers that the run file asks for.
+def hooks(
+    report: ReportTable, *, name: str, identity: str, config: Mapping[str, Any], warn: Callable[[str], None]
+) -> Iterator[Hooks]:
+    """The trackers that the run file asks for, of the run of this name.
+
+    `identity`: the same when the run goes on, another one for every other run.
 
     Raises:
         ConfigError: one is not installed.
         TrainError: one does not start.
     """
     require_trackers(report)
-    made = Hooks([], warn)
+    made, about = Hooks([], warn), About(name, identity, config)
     try:
         for kind, project in ((Wandb, report.wandb), (Trackio, report.trackio)):
             if project is not None:

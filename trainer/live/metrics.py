@@ -8,15 +8,14 @@ after it: a batch's line stands before its checkpoint or is lost with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from gyre.trainer.live.hooks import Hooks
 from gyre.trainer.live.numbers import batch_numbers, evaluation_numbers, publication_numbers
+from gyre.trainer.live.numbers import evaluations as evaluations
 from gyre.trainer.live.reports import BatchReport, Evaluated, Publication, Trained
 from gyre.trainer.update.folder import LINES, RunFolder
 from gyre.trainer.update.metrics import Pages, line_of, pages, read_lines
@@ -34,7 +33,7 @@ class LiveMetrics:
         """That were there, when the run went on."""
 
     def update(self, report: UpdateReport, place: Mapping[str, int]) -> None:
-        """`place`: `batch` and `part`, both from 0."""
+        """`place`: `batch` and `burst`, both from 0."""
         self._update = report.update
         self._write({"kind": "update", **line_of(report, place)}, report.metrics())
 
@@ -67,18 +66,6 @@ def live_metrics(folder: RunFolder, update: int, hooks: Hooks | None = None) -> 
     """For what comes after this update; what is there of later ones is removed."""
     with pages(folder, update) as written:
         yield LiveMetrics(written, read_lines(folder.root / LINES), update, hooks or Hooks())
-
-
-def evaluations(lines: Iterable[Mapping[str, Any]]) -> list[Evaluated]:
-    """Those that lines tell of."""
-    return [_evaluated(line) for line in lines if line.get("kind") == "evaluation"]
-
-
-def _evaluated(line: Mapping[str, Any]) -> Evaluated:
-    prefix = "outcome/"
-    outcomes = {name.removeprefix(prefix): line[name] for name in line if name.startswith(prefix)}
-    unknown = {"pass_rate": None, "mean_score": None}
-    return msgspec.convert({**unknown, **line, "outcomes": outcomes}, Evaluated)
 
 
 def batch_lines(path: Path) -> list[dict[str, Any]]:

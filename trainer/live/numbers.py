@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from statistics import fmean
+from typing import Any
+
+import msgspec
 
 from gyre.trainer.live.reports import BatchReport, Evaluated, Publication, Trained
 
 PHASE = "seconds/"
 TOTAL = "seconds/total"
+OUTCOME = "outcome/"
 
 
 def batch_numbers(report: BatchReport) -> dict[str, float]:
@@ -31,7 +35,7 @@ def batch_numbers(report: BatchReport) -> dict[str, float]:
         TOTAL: sum(report.seconds.values()),
     }
     found |= _over_groups(groups) if groups else {}
-    found |= _counted("outcome/", (group.outcomes for group in groups))
+    found |= _counted(OUTCOME, (group.outcomes for group in groups))
     found |= _counted("left_out/", (group.left_out for group in groups))
     found |= {PHASE + phase: spent for phase, spent in report.seconds.items()}
     return _known(found)
@@ -64,7 +68,7 @@ def evaluation_numbers(evaluated: Evaluated) -> dict[str, float]:
         "completed": evaluated.completed,
         "seconds": evaluated.seconds,
     }
-    return _known(found | _counted("outcome/", [evaluated.outcomes]))
+    return _known(found | _counted(OUTCOME, [evaluated.outcomes]))
 
 
 def phases(numbers: Mapping[str, float]) -> dict[str, float]:
@@ -72,6 +76,17 @@ def phases(numbers: Mapping[str, float]) -> dict[str, float]:
     found = {name.removeprefix(PHASE): spent for name, spent in numbers.items() if name.startswith(PHASE)}
     found.pop(TOTAL.removeprefix(PHASE), None)
     return found
+
+
+def evaluations(lines: Iterable[Mapping[str, Any]]) -> list[Evaluated]:
+    """Those that lines tell of."""
+    return [_evaluated(line) for line in lines if line.get("kind") == "evaluation"]
+
+
+def _evaluated(line: Mapping[str, Any]) -> Evaluated:
+    outcomes = {name.removeprefix(OUTCOME): line[name] for name in line if name.startswith(OUTCOME)}
+    unknown = {"pass_rate": None, "mean_score": None}
+    return msgspec.convert({**unknown, **line, "outcomes": outcomes}, Evaluated)
 
 
 def _counted(prefix: str, counts: Iterable[Mapping[str, int]]) -> dict[str, float | None]:

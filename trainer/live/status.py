@@ -74,6 +74,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     """Of the whole run."""
     batches_done: int = 0
+    batch: int = 0
+    """Under way, from 0."""
     burst: int = 0
     version: str = ""
     """That the engines serve."""
@@ -85,7 +87,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """To be trained."""
     executions: Counts = msgspec.field(default_factory=Counts)
     tokens_per_s: float | None = None
-    """Sampled, in the last minute."""
+    """Sampled, in groups that came to their end lately."""
     history: Sequence[Point] = ()
     """The last batches, oldest first."""
     staleness: Staleness | None = None
@@ -101,7 +103,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: Sequence[Evaluated] = ()
     """Of each temperature the first, the best and the last."""
     restarts: Mapping[str, int] = {}
-    """Of services that died, by kind."""
+    """Of services that had died, by this process."""
     warnings: Sequence[str] = ()
     """The last few."""
     error: str = ""
@@ -111,17 +113,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class StatusFile:
-    root: Path
-    """Of the run."""
+    path: Path
 
     def write(self, status: Status) -> None:
         """At once and whole, but not waiting for the disk. What cannot be written is let go: a full disk is
         told by whoever writes what matters."""
-        path = LiveFolder(self.root).status
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
         with suppress(OSError):
             temporary.write_bytes(msgspec.json.encode(status) + b"\n")
-            temporary.replace(path)
+            temporary.replace(self.path)
 
 
 def read_status(root: Path) -> Status | None:

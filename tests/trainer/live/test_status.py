@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from gyre.trainer.errors import TrainError
 from gyre.trainer.live.assignment import Counts
-from gyre.trainer.live.board import HISTORY, WARNINGS, WINDOW_S, Board, Rate, notable
-from gyre.trainer.live.numbers import batch_numbers
+from gyre.trainer.live.board import HISTORY, WARNINGS, Board, Rate, notable
 from gyre.trainer.live.reports import Evaluated
 from gyre.trainer.live.status import (
     Phase,
@@ -50,13 +49,13 @@ def test_what_is_told_is_what_stands_in_the_file(tmp_path: Path) -> None:
     told.update(2)
     told.batch(report(0))
     told.publication(publication(2, "1"))
-    told.restarted("engine")
-    told.restarted("engine")
+    told.restarts("engine", 1)
+    told.restarts("engine", 2)
     told.warn("all scores are equal")
     clock.now = 1007.0
     counts = Counts(running=3, waiting=2, done=5, timed_out=1, outcomes={"completed": 4, "timed_out": 1})
     status = told.status(counts, groups_waiting=4, groups_ready=1)
-    StatusFile(tmp_path).write(status)
+    StatusFile(tmp_path / "status.json").write(status)
     assert read_status(tmp_path) == msgspec.convert(msgspec.to_builtins(status), Status)
     assert (status.run, status.pid, status.started_at, status.updated_at) == (
         str(tmp_path),
@@ -73,29 +72,6 @@ def test_what_is_told_is_what_stands_in_the_file(tmp_path: Path) -> None:
     assert status.evaluations == [evaluated(0, pass_rate=0.25)]
     assert (status.restarts, status.warnings) == ({"engine": 2}, ["all scores are equal"])
     assert (status.executions, status.groups_waiting, status.groups_ready) == (counts, 4, 1)
-
-
-def test_a_run_that_goes_on_shows_what_it_was_before() -> None:
-    before, _ = board()
-    after, _ = board()
-    lines = [
-        {"kind": "update", "update": 1, "batch": 0},
-        {"kind": "batch", "update": 1, "batch": 0, "burst": 3, **batch_numbers(report(0))},
-        {
-            "kind": "batch",
-            "update": 2,
-            "batch": 1,
-            "burst": 4,
-            **batch_numbers(report(1, seconds={"wait": 1.0})),
-        },
-    ]
-    after.go_on_with(lines, [evaluated(0)])
-    before.batch(report(0))
-    before.batch(report(1, seconds={"wait": 1.0}, burst=4))
-    before.evaluation(evaluated(0))
-    before.update(2)
-    assert after.status(Counts()) == before.status(Counts())
-    assert after.status(Counts()).seconds_in_all["wait"] == SECONDS["wait"] + 1.0
 
 
 def test_a_batch_of_which_nothing_was_left_says_so() -> None:
@@ -126,6 +102,12 @@ def test_why_a_run_failed_is_told() -> None:
     status = told.status(Counts())
     assert (status.phase, status.phase_at) == (Phase.FAILED, 1005.0)
     assert (status.error, status.hint) == ("the disk is full", "make room")
+
+
+def test_a_warning_is_passed_on() -> None:
+    heard: list[str] = []
+    Board(Path("runs/tiny"), batches=1, warn=heard.append).warn("the engine died")
+    assert heard == ["the engine died"]
 
 
 def test_a_phase_begins_when_it_is_another_one() -> None:
@@ -159,23 +141,21 @@ def test_the_first_the_best_and_the_last_evaluation_of_each_temperature_are_kept
 
 
 def test_tokens_a_second_are_of_the_last_minute() -> None:
-    rate = Rate()
-    assert rate.per_s(0.0) is None
-    rate.at(0.0, 0)
-    assert rate.per_s(0.0) is None
+    rate = Rate(0.0)
+    assert rate.per_s(1.0) is None
     for second in range(1, 301):
         rate.at(float(second), 10 * second if second <= 200 else 2000 + 50 * (second - 200))
     assert rate.per_s(300.0) == pytest.approx(50.0)
-    assert rate.per_s(300.0 + WINDOW_S) == pytest.approx(25.0)  # nothing has come since
 
 
-def test_a_count_that_begins_anew_is_no_negative_rate() -> None:
-    rate = Rate()
-    rate.at(0.0, 1000)
-    rate.at(10.0, 2000)
-    rate.at(20.0, 5)
-    rate.at(30.0, 105)
-    assert rate.per_s(30.0) == pytest.approx(10.0)
+def test_tokens_that_come_by_leaps_are_divided_by_the_time_they_took() -> None:
+    rate = Rate(0.0)
+    rate.at(500.0, 1000)
+    assert rate.per_s(900.0) == pytest.approx(2.0)  # the next leap is not due yet
+    rate.at(1000.0, 5000)
+    assert rate.per_s(1000.0) == pytest.approx(8.0)
+    rate.at(1200.0, 5000)
+    assert rate.per_s(2500.0) == pytest.approx(2.0)  # overdue: it counts as time spent
 
 
 def test_a_folder_without_a_run_has_no_status(tmp_path: Path) -> None:
@@ -199,7 +179,7 @@ def test_the_file_of_a_newer_gyre_is_refused(tmp_path: Path) -> None:
 def test_a_reader_never_meets_half_a_file(tmp_path: Path) -> None:
     told, _ = board(tmp_path)
     told.warn("x" * 100_000)
-    writer = StatusFile(tmp_path)
+    writer = StatusFile(tmp_path / "status.json")
     writer.write(told.status(Counts()))
     opened = (tmp_path / "status.json").open("rb")
     told.warn("y")
@@ -213,7 +193,7 @@ def test_a_reader_never_meets_half_a_file(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
     told, _ = board(tmp_path)
-    StatusFile(tmp_path / "gone").write(told.status(Counts()))
+    StatusFile(tmp_path / "gone" / "status.json").write(told.status(Counts()))
 
 
 def test_a_process_is_running_until_it_has_ended() -> None:
