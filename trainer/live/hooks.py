@@ -59,8 +59,10 @@ class Trackio:
     name = "trackio"
 
     def __init__(self, project: str, about: About) -> None:
-        # It knows runs by their names alone.
-        self._run: Any = import_module("trackio").init(
+        # It knows runs by their names alone. Its own `finish` also forgets the run, which it would otherwise
+        # finish once more, and say so on stdout, when the process ends.
+        self._module: Any = import_module("trackio")
+        self._run: Any = self._module.init(
             project=project,
             name=f"{about.name}-{about.identity}",
             resume="allow",
@@ -72,7 +74,7 @@ class Trackio:
         self._run.log(dict(numbers), step=update)
 
     def close(self) -> None:
-        self._run.finish()
+        self._module.finish()
 
 
 def require_trackers(report: ReportTable) -> None:

@@ -29,6 +29,8 @@ class Run:
         return told
 def init(**kwargs):
     return Run().init(**kwargs)
+def finish():
+    Run().finish()
 """
 
 
