@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from gyre.proxy.errors import GyreError
 from gyre.proxy.units import seconds_of
 from gyre.trainer.live.board import Board
 from gyre.trainer.live.evaluation import Evaluation, due, evaluated
@@ -94,6 +95,7 @@ def run(
         seed=settings.train.seed,
     )
     board = Board(root, batches=settings.rollout.batches, warn=watch.tell)
+
     with ExitStack() as stack:
         deadline = _deadline(settings, watch.stop)
         trainer = stack.enter_context(
@@ -117,7 +119,9 @@ def run(
             )
         )
         online = stack.enter_context(OnlineTrees(folder.logs, settings.trees))
-        loop = _Loop(settings, folder, trainer, services, jobs, rollouts, online, told, board, watch, deadline)
+        loop = _Loop(
+            settings, folder, trainer, services, jobs, rollouts, online, told, board, watch, deadline
+        )
         with loop.shown():
             return loop.run()
 
@@ -189,9 +193,9 @@ class _Loop:
 
     def _batch(self) -> None:
         """Groups as they become ready; an update is taken whenever all of its groups have come."""
-        trainer, state, updates = self._trainer, self._trainer.state, 0
+        trainer, state = self._trainer, self._trainer.state
+        updates = part = 0
         stream = trainer.learner.stream(groups=trainer.pace.groups_per_batch)
-        self._lot.begin_batch(state.batch)
         for _ in range(trainer.pace.groups_per_batch):
             self._enter(Phase.ROLLOUT)
             with self._clock("wait"):
@@ -203,7 +207,8 @@ class _Loop:
                 reports = stream.add(trees)
             for report in reports:
                 updates += report.skipped is Skipped.NO
-                self._told.update(report, {"batch": state.batch, "burst": self._dispatch.burst})
+                self._told.update(report, {"batch": state.batch, "part": part})
+                part += 1
                 self._board.update(report.update)
         trainer.require_finite()
         self._stepped = self._stepped or updates > 0
@@ -227,7 +232,7 @@ class _Loop:
         self._alike.look(report)
 
     def _publish(self) -> None:
-        """A checkpoint, and what engines serve from now on. Weights that did not change keep their version."""
+        """A checkpoint, and what engines serve from now on. Weights as they were keep their version."""
         trainer, state = self._trainer, self._trainer.state
         self._enter(Phase.PUBLISHING)
         state.version += self._stepped
@@ -255,9 +260,7 @@ class _Loop:
         """Those that are due of the weights of now, begun. Publication waits for them."""
         state, update = self._trainer.state, self._trainer.learner.progress.update
         settings = self._settings
-        wanted = due(
-            settings.evaluation, settings.sampling, version=state.version, update=update, last=last
-        )
+        wanted = due(settings.evaluation, settings.sampling, version=state.version, update=update, last=last)
         done = {(one.version, one.temperature) for one in self._evaluations}
         begun = [one for one in wanted if (one.version, one.temperature) not in done]
         for one in begun:
@@ -289,14 +292,14 @@ class _Loop:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Whoever watches is told once in a while, and at the end."""
-        over, file = threading.Event(), StatusFile(self._folder.status)
+        over, file = threading.Event(), StatusFile(self._folder.root)
 
         def tell() -> None:
             for name, count in self._services.restarts.items():
                 self._board.restarts(name, count)
             status = self._board.status(
                 self._rollouts.counts,
-                groups_waiting=len(self._dispatch.waiting),
+                groups_waiting=len(self._dispatch.waiting) - len(self._inbox.ready),
                 groups_ready=len(self._inbox.ready),
             )
             file.write(status)
@@ -308,14 +311,15 @@ class _Loop:
 
         ticker = threading.Thread(target=tick, name="status", daemon=True)
         ticker.start()
-        phase = Phase.FAILED
         try:
             yield
-            phase = Phase.INTERRUPTED if self._stop() else Phase.ENDED
+            self._enter(Phase.INTERRUPTED if self._stop() else Phase.ENDED)
+        except GyreError as problem:
+            self._board.failed(problem.message, problem.hint)
+            raise
         finally:
             over.set()
             ticker.join()
-            self._enter(phase)
             tell()
 
 
