@@ -84,7 +84,7 @@ def prepare(
         RequestError: the request cannot be translated.
     """
     assert call.top is not None and backend.engine is not None
-    forced = pinned_fields(pin)
+    forced = pinned_fields(pin, backend.engine)
     if is_translated(call.wire, backend.engine, backend.settings):
         return _translated(call, ask, backend, forced, sampled, capture)
     if call.wire in known.TRANSLATED:

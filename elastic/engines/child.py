@@ -79,7 +79,7 @@ class Child:
         end = time.monotonic() + timeout_s
         while not answers():
             if not self.alive():
-                error, hint = complaint(self.output)
+                error, hint = complaint(self._talkative)
                 raise EngineError(
                     f"engine `{self._engine}` ended before it answered: {error}", self._more(hint)
                 )
@@ -91,8 +91,14 @@ class Child:
                 )
             time.sleep(_POLL_S)
 
+    @property
+    def _talkative(self) -> Path:
+        """The output that it says things on: some say all on the other one."""
+        plain = self.output.with_suffix(".stdout.txt")
+        return self.output if last_lines(self.output, 1) else plain
+
     def _more(self, hint: str) -> str:
-        words = last_lines(self.output, _LINES) or last_lines(self.output.with_suffix(".stdout.txt"), _LINES)
+        words = last_lines(self._talkative, _LINES)
         said = f"its last lines in `{self.output}`: " + " | ".join(words) if words else f"see `{self.output}`"
         return f"{hint}; {said}" if hint else said
 

@@ -17,6 +17,7 @@ _HOST = "127.0.0.1"
 
 class Embedded:
     profile = "gyre"
+    owned = True
 
     def __init__(self, name: str, options: EngineOptions, output: Path) -> None:
         """What its process says goes to the folder `output`."""
@@ -28,12 +29,9 @@ class Embedded:
         self._connection = Connection(name, self.url, output=f"`{output}`")
 
     def start(self, folder: Path, version: str) -> None:
-        if not self.child.alive():
-            argv = self._command(folder)
-            self.child.start(argv, os.environ, self._connection.healthy, self._options.start_timeout_s)
-            self._connection.ask("POST", "/update_weight_version", {"new_version": version})
-        else:
-            self.publish(folder, version)
+        argv = self._command(folder)
+        self.child.start(argv, os.environ, self._connection.healthy, self._options.start_timeout_s)
+        self._connection.ask("POST", "/update_weight_version", {"new_version": version})
 
     def alive(self) -> bool:
         return self.child.alive() and self._connection.healthy() is not False

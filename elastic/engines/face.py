@@ -34,10 +34,15 @@ class Engine(Protocol):
         """How the proxy captures tokens from it: `gyre`, `vllm`, `sglang`."""
         ...
 
+    @property
+    def owned(self) -> bool:
+        """Whether `start` starts its process. One that runs already is somebody else's."""
+        ...
+
     def start(self, folder: Path, version: str) -> None:
         """Serve the weights in `folder` under the name of `version`; returns when it answers.
 
-        One that runs already and is not ours to start has them published.
+        A process of ours is started, in place of the one before; one of somebody else has them published.
         """
         ...
 
@@ -48,7 +53,8 @@ class Engine(Protocol):
     def publish(self, folder: Path, version: str) -> None:
         """Weights of `folder` from the next token on, while requests go on.
 
-        Returns when whatever is sampled from now on is of that version.
+        Returns when whatever is sampled from now on is of that version. One that was paused stays so; after
+        a failure it may be frozen with half of them, and has to be started again.
         """
         ...
 

@@ -33,8 +33,8 @@ class Sglang:
         return self._at.url
 
     @property
-    def launch(self) -> Launch | None:
-        return self._at.launch
+    def owned(self) -> bool:
+        return self._at.launch is not None
 
     def start(self, folder: Path, version: str) -> None:
         if not self._at.start(folder, self._options.start_timeout_s):

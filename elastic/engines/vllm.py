@@ -38,8 +38,8 @@ class Vllm:
         return self._at.url
 
     @property
-    def launch(self) -> Launch | None:
-        return self._at.launch
+    def owned(self) -> bool:
+        return self._at.launch is not None
 
     def start(self, folder: Path, version: str) -> None:
         self._transfer.end()

@@ -212,9 +212,11 @@ def hidden(engine: Engine, fields: frozenset[str]) -> Hidden:
     )
 
 
-def pinned_fields(pin: Pin) -> dict[str, bytes]:
+def pinned_fields(pin: Pin, engine: Engine) -> dict[str, bytes]:
     """Sampling forced on the request; the agent's seed goes too, since it would tie a group's samples."""
     values = {key: value for key, value in msgspec.structs.asdict(pin).items() if value is not None}
+    if engine == Engine.SGLANG and values.get("top_k") == 0:
+        values["top_k"] = -1  # it refuses 0, by which the others mean all
     fields = {key: msgspec.json.encode(value) for key, value in values.items()}
     return {**fields, "seed": b"null"} if fields else {}
 

@@ -1,0 +1,107 @@
+"""The engines that a run file asks for, not yet started."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from gyre.elastic.engines.embedded import Embedded
+from gyre.elastic.engines.face import Engine
+from gyre.elastic.engines.launch import Launch, launch
+from gyre.elastic.engines.options import EngineOptions
+from gyre.elastic.engines.sglang import Sglang
+from gyre.elastic.engines.vllm import ENV, Vllm
+from gyre.proxy.units import seconds_of
+from gyre.trainer.errors import TrainError
+from gyre.trainer.live.folder import LiveFolder
+from gyre.trainer.live.settings import EngineKind, EngineTable, RunSettings
+
+SERVED = "served"
+"""The link in RUN/services that engines of the user's own command read the model from."""
+_TEMPLATE = "{chat_template}"
+
+
+def engines_of(settings: RunSettings, folder: LiveFolder) -> list[Engine]:
+    """Of one kind, named `engine-0` and so on.
+
+    Raises:
+        TrainError: what the file says of them does not go together.
+    """
+    table, options = settings.engine, options_of(settings)
+    if table.kind is EngineKind.EMBEDDED:
+        _refuse_outside(table)
+        return [Embedded(_name(number), options, folder.services) for number in range(table.count)]
+    sources = _sources(settings, folder)
+    if table.kind is EngineKind.VLLM:
+        return [Vllm(_name(number), options, source) for number, source in enumerate(sources)]
+    return [Sglang(_name(number), options, source) for number, source in enumerate(sources)]
+
+
+def options_of(settings: RunSettings) -> EngineOptions:
+    table = settings.engine
+    return EngineOptions(
+        model=Path(settings.model).name,
+        chat_template=Path(settings.chat_template) if settings.chat_template else None,
+        context=settings.limits.context,
+        slots=table.slots,
+        threads=table.threads,
+        kv_memory=table.kv_memory,
+        device=table.device,
+        dtype=table.dtype,
+        in_flight=table.in_flight.value,
+        start_timeout_s=seconds_of(table.start_timeout),
+        publish_timeout_s=seconds_of(table.publish_timeout),
+    )
+
+
+def _sources(settings: RunSettings, folder: LiveFolder) -> Sequence[Launch | str]:
+    table = settings.engine
+    if bool(table.urls) == bool(table.command):
+        raise TrainError(
+            f"`engine.kind` is {table.kind.value}, with {'both' if table.urls else 'neither'} `urls` and "
+            "`command`",
+            "say `engine.urls` of engines that run already, or `engine.command` to start them",
+        )
+    if table.urls:
+        return table.urls
+    _require_command(settings)
+    env = (ENV if table.kind is EngineKind.VLLM else {}) | table.env
+    served = folder.services / SERVED
+    words = [_with_template(word, settings.chat_template) for word in table.command]
+    return [
+        launch(_name(number), words, env, served=served, output=folder.services)
+        for number in range(table.count)
+    ]
+
+
+def _require_command(settings: RunSettings) -> None:
+    command = settings.engine.command
+    said = " ".join(command)
+    for place in ("{model}", "{port}"):
+        if place not in said:
+            raise TrainError(f"`engine.command` has no `{place}`", "the run fills it in")
+    if settings.chat_template and _TEMPLATE not in said:
+        raise TrainError(
+            "`chat_template` is set, and `engine.command` has no `{chat_template}`",
+            "give it to the engine, as in --chat-template {chat_template}",
+        )
+    if shutil.which(command[0], path=settings.engine.env.get("PATH")) is None:
+        raise TrainError(f"`{command[0]}` of `engine.command` is not installed")
+
+
+def _with_template(word: str, template: str | None) -> str:
+    return word.replace(_TEMPLATE, template) if template else word
+
+
+def _refuse_outside(table: EngineTable) -> None:
+    for key in ("urls", "command"):
+        if getattr(table, key):
+            raise TrainError(
+                f"`engine.{key}` is not for an embedded engine, which the run starts itself",
+                'say `engine.kind = "vllm"` or `"sglang"`',
+            )
+
+
+def _name(number: int) -> str:
+    return f"engine-{number}"

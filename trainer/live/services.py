@@ -1,0 +1,291 @@
+"""What a live run needs beside its trainer: engines with the newest weights, and a proxy in front of them.
+
+    with Services(settings, folder, tell) as services:
+        control = services.start(model_folder, "0")
+        services.publish(newer_folder, "1")
+
+A thread watches them. What dies is started again where it was, an engine with the newest weights; meanwhile
+the proxy holds the calls, and agents see nothing but a slow answer. All of it ends with this process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from gyre.elastic.engine.settings import Dtype
+from gyre.elastic.engine.weights.digest import digest_of_folder
+from gyre.elastic.engines.face import Engine
+from gyre.elastic.engines.logprobs import check_logprobs
+from gyre.proxy.errors import EngineError, GyreError, UpstreamError
+from gyre.proxy.units import seconds_of
+from gyre.trainer.live.deaths import LIMIT, STARTS, WINDOW_S, Deaths
+from gyre.trainer.live.engines import engines_of
+from gyre.trainer.live.folder import LiveFolder
+from gyre.trainer.live.proxy import TELLS_ITSELF, RunProxy
+from gyre.trainer.live.settings import RunSettings
+from gyre.trainer.rollout.control import Control, Model
+
+_WATCH_S = 0.5
+_PROXY = "proxy"
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """How a publication went."""
+
+    seconds: float
+    held: int
+    """Requests that were open at the engines when it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    folder: Path
+    version: str
+
+
+class Services:
+    """All methods are for one thread; the watch is beside it."""
+
+    def __init__(self, settings: RunSettings, folder: LiveFolder, tell: Callable[[str], None]) -> None:
+        """`tell` is told of what died.
+
+        Raises:
+            TrainError: what `[engine]` says does not go together.
+        """
+        self._settings = settings
+        self._tell = tell
+        self.engines: Sequence[Engine] = engines_of(settings, folder)
+        self._proxy = RunProxy(self.engines, folder, settings.sampling.temperature)
+        self._served: _Served | None = None
+        self._model = Model("", None)
+        self._deaths = Deaths()
+        self._paused = False
+        self._turn = threading.RLock()
+        """Of who starts, stops or publishes."""
+        self._over = threading.Event()
+        self._watch = threading.Thread(target=self._watched, name="services", daemon=True)
+        self.failed: GyreError | None = None
+        """Set when one of them cannot be kept alive: the run has to end with it."""
+
+    def start(self, model_folder: Path, version: str) -> Control:
+        """Engines that serve the folder as `version`, and a proxy that takes calls for them.
+
+        Raises:
+            GyreError: one does not come up, or serves something else; what it said last is in the hint.
+        """
+        served = self._served = _Served(model_folder, version)
+        with ThreadPoolExecutor(len(self.engines)) as pool:
+            for starting in [pool.submit(one.start, model_folder, version) for one in self.engines]:
+                starting.result()
+        self._verify(self.engines, served)
+        self._proxy.start(version)
+        self._model = self.control.model()
+        self._watch.start()
+        return self.control
+
+    @property
+    def control(self) -> Control:
+        return self._proxy.control
+
+    @property
+    def model(self) -> str:
+        """Its name for harnesses: the same after publications and restarts."""
+        return self._model.name
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the engines take in, where they say it."""
+        return self._model.context
+
+    @property
+    def restarts(self) -> Mapping[str, int]:
+        """Of engines by name, and of the `proxy`."""
+        return dict(self._deaths.counts)
+
+    def publish(self, model_folder: Path, version: str) -> Swapped:
+        """Whatever is sampled from now on is of `version`. The same version again: its weights, other files.
+
+        An engine that does not take them up is started again with them.
+
+        Raises:
+            GyreError: it does not come up with them either, or is not ours to start.
+        """
+        began, held = time.monotonic(), 0
+        with self._turn:
+            if self.failed is not None:
+                raise self.failed
+            assert self._served is not None
+            before, served = self._served, _Served(model_folder, version)
+            self._served = served
+            if version != before.version:
+                held = self._open()
+                for engine in self.engines:
+                    self._publish(engine, served)
+                self._verify(self.engines, served)
+        return Swapped(time.monotonic() - began, held)
+
+    def pause(self) -> None:
+        """Freeze all requests; what arrives waits."""
+        with self._turn:
+            self._paused = True
+            for engine in self.engines:
+                engine.pause()
+
+    def resume(self) -> None:
+        with self._turn:
+            self._paused = False
+            for engine in self.engines:
+                engine.resume()
+
+    def check_logprobs(self, prompt: Sequence[int], expected: Sequence[float]) -> float:
+        """How far the engines are off the log-probabilities of `prompt[1:]`, in the mean of the worst.
+
+        Raises:
+            EngineError: grossly.
+        """
+        return max(check_logprobs(engine, self.model, prompt, expected) for engine in self.engines)
+
+    def close(self) -> None:
+        self._over.set()
+        self._stop_all()
+        while self._watch.is_alive():
+            # It may just have started one again.
+            self._watch.join(_WATCH_S)
+            self._stop_all()
+
+    def __enter__(self) -> Services:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stop_all(self) -> None:
+        self._proxy.stop()
+        for engine in self.engines:
+            engine.stop()
+
+    def _publish(self, engine: Engine, served: _Served) -> None:
+        """Frozen as long as the proxy may be wrong about its version, where it does not tell that itself."""
+        try:
+            if engine.profile == TELLS_ITSELF:
+                engine.publish(served.folder, served.version)
+                return
+            engine.pause()
+            engine.publish(served.folder, served.version)
+            self._tell_proxy(engine, {"version": served.version})
+            if not self._paused:
+                engine.resume()
+        except EngineError as problem:
+            if not engine.owned and engine.alive():
+                raise
+            self._tell(f"{problem.message}; it is started again with the new weights")
+            self._restart_engine(engine)
+
+    def _verify(self, engines: Sequence[Engine], served: _Served) -> None:
+        """Raises EngineError for one that serves something else."""
+        wanted: str | None = None
+        for engine in engines:
+            told = engine.weights()
+            if told.version != served.version:
+                raise EngineError(
+                    f"engine `{engine.name}` serves version `{told.version}`, not `{served.version}`",
+                    "does something else publish weights to it?",
+                )
+            if told.digest is None:
+                continue
+            wanted = wanted or digest_of_folder(served.folder, Dtype(self._settings.engine.dtype))
+            if told.digest != wanted:
+                raise EngineError(
+                    f"engine `{engine.name}` serves other weights than those of `{served.folder}`",
+                    f"their digests are {told.digest} and {wanted}: did something write to the folder?",
+                )
+
+    def _watched(self) -> None:
+        """The thread that starts again what died."""
+        while not self._over.wait(_WATCH_S) and self.failed is None:
+            with self._turn:
+                try:
+                    self._look()
+                except GyreError as problem:
+                    self.failed = problem
+                except OSError as problem:
+                    self.failed = EngineError(f"a service cannot be started again: {problem}")
+
+    def _look(self) -> None:
+        if not self._proxy.alive():
+            self._tell("the proxy died; it is started again")
+            self._restart(_PROXY, lambda served: self._proxy.start(served.version))
+        for engine in self.engines:
+            if not engine.alive():
+                self._tell(f"engine `{engine.name}` died; it is started again")
+                self._restart_engine(engine)
+
+    def _restart_engine(self, engine: Engine) -> None:
+        """No call reaches it before it serves the newest weights. Raises what `_restart` does."""
+
+        def begin(served: _Served) -> None:
+            self._tell_proxy(engine, {"draining": True})
+            if not engine.owned:
+                self._await(engine)
+            engine.start(served.folder, served.version)
+            self._verify([engine], served)
+            if self._paused:
+                engine.pause()
+            self._tell_proxy(engine, {"draining": False, "version": served.version})
+
+        self._restart(engine.name, begin)
+
+    def _await(self, engine: Engine) -> None:
+        """Somebody else starts it."""
+        limit = seconds_of(self._settings.engine.start_timeout)
+        end = time.monotonic() + limit
+        while not engine.alive():
+            if time.monotonic() > end or self._over.wait(_WATCH_S):
+                raise EngineError(
+                    f"engine `{engine.name}` at `{engine.url}` is gone for {limit:g} s", "start it again"
+                )
+
+    def _restart(self, name: str, begin: Callable[[_Served], None]) -> None:
+        """Try until `begin` succeeds.
+
+        Raises:
+            GyreError: it failed too often, or what it is about died too often.
+        """
+        assert self._served is not None
+        self._deaths.note(name)
+        for attempt in range(STARTS):
+            if self._deaths.too_many(name):
+                raise EngineError(
+                    f"`{name}` died {LIMIT} times within {WINDOW_S:g} s",
+                    "`services/` in the run's folder has what it said",
+                )
+            if self._over.wait(self._deaths.pause_s(name)):
+                return
+            try:
+                begin(self._served)
+                return
+            except GyreError:
+                if attempt == STARTS - 1 or self._over.is_set():
+                    raise
+                self._deaths.note(name)
+
+    def _tell_proxy(self, engine: Engine, change: Mapping[str, object]) -> None:
+        """One that is gone reads it in its configuration when it is started again."""
+        with suppress(UpstreamError):
+            self.control.ask("PATCH", f"/gyre/v1/backends/{engine.name}", change)
+
+    def _open(self) -> int:
+        with suppress(UpstreamError):
+            told = self.control.ask("GET", "/gyre/v1/backends")
+            return sum(backend["open"] for backend in (told or {}).get("backends") or ())
+        return 0
