@@ -22,7 +22,7 @@ from gyre.proxy.app import build
 from gyre.proxy.control.plane import ControlPlane, LocalPlane
 from gyre.proxy.errors import LogError
 from gyre.proxy.log.folder import create_folder
-from gyre.proxy.log.reading.ended import ended_before
+from gyre.proxy.log.reading.before import commands_before
 from gyre.proxy.log.record.lean import without_pandas
 from gyre.proxy.serve import address
 from gyre.proxy.serve.stop import Stop, stop_on_signals
@@ -143,8 +143,8 @@ def run_single(settings: ProxySettings, ready: Callable[[str], None]) -> int:
         stop = Stop()
         stop_on_signals(lambda: stop.within(settings.shutdown_s), lambda: address.withdraw(folder))
         worker = Worker(settings)
-        for ended in ended_before(folder):
-            worker.apply(ended)
+        for command in commands_before(folder):
+            worker.apply(command)
         await serve(worker, LocalPlane(worker), listener, stop, accepting)
 
     try:

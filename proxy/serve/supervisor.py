@@ -19,7 +19,7 @@ from typing import Any
 
 from gyre.proxy.errors import GyreError
 from gyre.proxy.log.folder import Folder, create_folder
-from gyre.proxy.log.reading.ended import ended_before
+from gyre.proxy.log.reading.before import commands_before
 from gyre.proxy.serve import address
 from gyre.proxy.serve.crew import Crew
 from gyre.proxy.serve.logs import LogFormat
@@ -51,7 +51,7 @@ def run_supervised(
     """
     folder = create_folder(settings.logs)
     listener = address.listen(settings.host, settings.port)
-    crew = Crew(settings, log_format, log_level, ended_before(folder))
+    crew = Crew(settings, log_format, log_level, commands_before(folder))
     supervisor = _Supervisor(settings, folder, listener, ready, crew)
     try:
         asyncio.run(supervisor.run())

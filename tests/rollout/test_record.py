@@ -76,7 +76,7 @@ def test_an_event_is_written_as_it_is(stage: Stage) -> None:
     }  # fmt: skip
 
 
-def test_calls_are_counted_from_the_log_by_attempt(tmp_path: Path) -> None:
+def test_calls_are_counted_by_attempt(tmp_path: Path) -> None:
     answers = [Answer(), Answer(status=429, text="slow down"), Answer()]
     with Stage(tmp_path, script=answers) as stage:
         first = stage.record.begin("e1", None, None)

@@ -18,7 +18,7 @@ from gyre.trainer.rollout.control import Control
 from gyre.trainer.rollout.harness import Harness
 from gyre.trainer.rollout.job import Job
 from gyre.trainer.rollout.place import BusyError, locked
-from gyre.trainer.rollout.record import Calls, Record, Standing
+from gyre.trainer.rollout.record import Calls, Record, Standing, View
 from gyre.trainer.rollout.run import run_execution
 from gyre.trainer.rollout.state import Status
 from gyre.trainer.rollout.task import TaskError, load_task
@@ -458,13 +458,13 @@ class Noting(Record):
         super().__init__(control)
         self.notes: list[str] = []
 
-    def settle(self, name: str) -> None:
+    def settle(self, name: str) -> View | None:
         self.notes.append("settle")
-        super().settle(name)
+        return super().settle(name)
 
-    def calls(self, name: str, since: Standing) -> Calls | None:
+    def calls(self, name: str, since: Standing, view: View | None = None) -> Calls | None:
         self.notes.append("calls")
-        return super().calls(name, since)
+        return super().calls(name, since, view)
 
     def deliver(self, name: str, event: states.Event) -> None:
         self.notes.append(event.event)

@@ -160,10 +160,11 @@ class Record:
         attempts which outlived their proxy.
         """
         view = view or self._view(name)
-        if view and (view["first_ns"], view["attempt"]) == (since.first_ns, since.attempt):
+        same = view is not None and view["first_ns"] == since.first_ns
+        if view and same and view["attempt"] == since.attempt:
             return Calls(**{key: value for key, value in view["tally"].items() if key != "tokens"})
         found = calls_in(self.control.logs, name, since.attempt) if self.control.logs is not None else None
-        return replace(found, lost=True) if found else None
+        return replace(found, lost=found.lost or not same) if found else None
 
     def _tell(self, name: str, event: Event) -> bool:
         """False when the proxy would take it for another attempt."""

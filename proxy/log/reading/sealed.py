@@ -49,7 +49,8 @@ class Sealed:
 def list_sealed(folder: Folder) -> Sealed:
     problems: list[Finding] = []
     found = {
-        name: [file for path in folder.sealed(name) if (file := _open(path, problems))] for name in SCHEMAS
+        name: [file for path in folder.sealed(name) if (file := open_sealed(path, problems))]
+        for name in SCHEMAS
     }
     sealed = Sealed(**found, leftover=[], problems=problems)
     unsealed = {path.name for path in folder.segments()} - sealed.segments
@@ -128,7 +129,7 @@ def _last_order(parquet: pq.ParquetFile, group: int) -> int:
     return 2**63 - 1
 
 
-def _open(path: Path, problems: list[Finding]) -> SealedFile | None:
+def open_sealed(path: Path, problems: list[Finding]) -> SealedFile | None:
     try:
         metadata = pq.read_metadata(path).metadata or {}
     except FileNotFoundError:

@@ -108,20 +108,25 @@ def _packed(values: list[bytes | None], kind: pa.ListType) -> pa.Array:
 
 def _keep_bytes_that_are_no_text(record: CallRecord) -> None:
     """JSON columns are text; a body that is not UTF-8 goes to the binary column beside it."""
-    if record.request is not None and not _is_text(record.request):
+    if record.request is not None and not is_text(record.request):
         record.raw_request = record.raw_request or record.request
         record.request = None
-    if record.response is not None and not _is_text(record.response):
+    if record.response is not None and not is_text(record.response):
         record.raw_response = record.raw_response or record.response
         record.response = None
 
 
-def _is_text(data: bytes) -> bool:
+def is_text(data: bytes) -> bool:
     try:
         data.decode()
     except UnicodeDecodeError:
         return False
     return True
+
+
+def getter_of(column: str) -> Getter:
+    """What a column of `calls` is made of; list columns of numbers are given packed."""
+    return _CALL.get(column) or attrgetter(column)
 
 
 def _text(name: str) -> Getter:
