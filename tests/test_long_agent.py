@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from gyre.proxy.log.score import write_scores
+from gyre.proxy.scores import Scored
 from gyre.trainer.rollout.task import find_tasks, load_task
 from gyre.treebuilder.build import build_trees
 from gyre.treebuilder.options import Options, Rule
@@ -28,9 +30,16 @@ from tests.engines.script import Answer
 from tests.proxy.running import RunningProxy
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "long-agent"
-MODULES = ("agent", "expert", "make_tasks", "words")
+MODULES = ("agent", "expert", "make_tasks", "table", "words")
 LIMIT = 4900
 """Bytes, which are the fake engine's tokens: the manual and eight files or so."""
+
+
+OPTIONS = {
+    ("--cap", "1"): Options(cap=1),
+    ("--cap", "5"): Options(cap=5),
+    ("--select", "all"): Options(rule=Rule.ALL),
+}
 
 
 @pytest.fixture(scope="module")
@@ -195,3 +204,41 @@ def texts(folder: Path) -> list[str]:
     tasks = sorted(folder.iterdir())
     given = {task: next((task / "environment").iterdir()).read_text() for task in tasks}
     return [f"{(task / 'instruction.md').read_text()} {given[task]}" for task in tasks]
+
+
+def test_the_table_says_what_a_build_and_a_run_were_like(
+    example: Any, recorded: Path, tmp_path: Path
+) -> None:
+    computed = {"tokens/tree": 100, "tokens/flat": 900, "seconds/pass": 2.0}
+    skipped = {"tokens/tree": 0, "tokens/flat": 0}
+    (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(computed)}\n{json.dumps(skipped)}\n")
+    rows = []
+    for way in example.table.WAYS[:4]:
+        trees = tmp_path / way.name
+        assert build_trees(recorded, trees, options=OPTIONS[way.build]).ok
+        rows.append(example.table.row(way, trees, tmp_path, 0.25))
+    assert [row.trajectories for row in rows] == [1, 5, 9, 1]
+    assert [row.tokens for row in rows] == [100, 100, 100, 900]
+    assert rows[2].kept == 1.0
+    head, _, first, *_ = example.table.table(rows).splitlines()
+    assert head.startswith("| | targets kept |")
+    assert first == f"| cap 1 | {rows[0].kept:.1%} | 1.0 | 100 | 2.0 | 100.0% | 0.25 |"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_table_of_a_recorded_group(example: Any, task: Path, tmp_path: Path) -> None:
+    """Two executions of different worth, trained on in every way that the table has."""
+    for number, right in enumerate((1.0, 0.3)):
+        script, logs = expert(example, right=right), tmp_path / "logs"
+        with FakeEngine(script=script) as engine, RunningProxy(logs, engine) as proxy:
+            run(task, tmp_path / f"work-{number}", proxy.base(f"e{number}"))
+        write_scores(tmp_path / "logs", [Scored(f"e{number}", score=right, group="list")])
+    command = [sys.executable, str(EXAMPLE / "table.py"), str(tmp_path / "logs"), "--model", "tiny"]
+    subprocess.run([*command, "--epochs", "1", "--out", str(tmp_path / "table")], check=True)
+    rows = json.loads((tmp_path / "table" / "table.json").read_text())
+    kept = {row["way"]: row["kept"] for row in rows}
+    assert kept["cap 1"] < kept["cap 5"] < kept["no cap"] == 1.0
+    tokens = {row["way"]: row["tokens"] for row in rows}
+    assert all(tokens[way] < tokens[f"{way}, path by path"] / 2 for way in ("cap 5", "no cap"))
+    assert all(row["seconds"] > 0 for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from small import END, START
 from transformers import PreTrainedTokenizerFast
 from words import FILES
 
-ROWS = 16
+SHORT, LONG = 32, 16
 """Conversations of a batch."""
 NOTHING = -100
 
@@ -30,13 +31,22 @@ class Lessons:
         self._random = Random(seed)
         self.manual: list[int] = tokenizer.encode(f"{START}system\n{MANUAL}")
 
-    def batch(self, right: float = 1.0, files: int = FILES) -> Batch:
-        """`right`: the share of words that the expert gives rightly. `files`: of a list."""
+    def short(self) -> Batch:
+        """Of lists of a file or two."""
+        return self._batch(SHORT, 1.0, lambda: self._random.randint(1, 2))
+
+    def long(self, right: float = 1.0) -> Batch:
+        """`right`: the share of words that the expert gives rightly."""
+        return self._batch(LONG, right, lambda: FILES)
+
+    def _batch(self, rows: int, right: float, files: Callable[[], int]) -> Batch:
         heard: list[list[Message]] = []
-        while len(heard) < ROWS:
-            found = conversations(self._random, right, files)
+        while len(heard) < rows:
+            found = conversations(self._random, right, files())
             heard += self._random.sample(found, min(6, len(found)))
-        rows = [self._row(one) for one in heard[:ROWS]]
+        return self._tensors([self._row(one) for one in heard[:rows]])
+
+    def _tensors(self, rows: Sequence[tuple[list[int], list[int]]]) -> Batch:
         width = max(len(ids) for ids, _ in rows)
         pad: int = self._tokenizer.pad_token_id
         return Batch(

@@ -93,18 +93,18 @@ def measure(way: Way, given: argparse.Namespace) -> Row:
     train = ("--trees", str(trees), "--model", given.model, "--config", str(config), "--out", str(run))
     gyre("gyre", "train", *train)
     score = judged(run / "latest" / "model", given.tasks, folder) if given.tasks else None
-    return row(way.name, trees, run, score)
+    return row(way, trees, run, score)
 
 
-def row(name: str, trees: Path, run: Path, score: float | None) -> Row:
+def row(way: Way, trees: Path, run: Path, score: float | None) -> Row:
     """What a build's report and a run's metrics say."""
     report = json.loads((trees / "report.json").read_text())
     updates = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return Row(
-        way=name,
+        way=way.name,
         kept=report["kept_targets"] / report["targets"],
         trajectories=report["trajectories"] / report["executions"]["total"],
-        tokens=sum(update["tokens/flat" if "path" in name else "tokens/tree"] for update in updates),
+        tokens=sum(update[f"tokens/{'flat' if way.tree_pass == 'flat' else 'tree'}"] for update in updates),
         seconds=sum(update.get("seconds/pass", 0.0) for update in updates),
         score=score,
     )
