@@ -1,49 +1,27 @@
-"""`gyre train`: a folder of trees makes a model better."""
+"""`gyre train`: live, as a run file says, or on a folder of trees. What the command line has for both."""
 
 from __future__ import annotations
 
-import shlex
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gyre.cli import output
-from gyre.cli.stop import Stop, interruptible
-from gyre.proxy.errors import GyreError
 
-if TYPE_CHECKING:
-    from gyre.trainer.settings import TrainSettings
-    from gyre.trainer.train import Outcome
-    from gyre.trainer.update.ranks import Ranks
-    from gyre.trainer.update.report import UpdateReport
-
-SCHEMA = 1
-_COLUMNS = ("", "")
-_MAIN_FIRST_S = 5.0
-"""torchrun ends all processes when one has ended with an error, sooner than that."""
+_LIVE, _STORED = "Live, as a run file says", "On stored trees"
 
 
 def train(
-    trees: Annotated[Path, typer.Option(help="Folder that `gyre trees build` wrote.", show_default=False)],
-    model: Annotated[
-        str,
-        typer.Option(help="What is trained: a Hugging Face folder, `smollm2`, `tiny`.", show_default=False),
-    ],
+    run_file: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN.toml", help="Run file: agents, tasks, model.", show_default=False),
+    ] = None,
     out: Annotated[
-        Path, typer.Option(help="Folder for checkpoints and metrics: a new one.", show_default=False)
-    ],
-    config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file; settings are in its table `train`.", metavar="FILE", show_default="defaults"
+            help="Folder for checkpoints and metrics: a new one.", show_default="with a run file what it says"
         ),
-    ] = None,
-    max_updates: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many updates.", show_default="all of the data")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, from its newest checkpoint.")
@@ -51,135 +29,89 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and what it takes. Writes nothing.")
     ] = False,
+    batches: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Batches to train.", show_default="what the file says", rich_help_panel=_LIVE
+        ),
+    ] = None,
+    unsafe_local: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-local",
+            help="Agents run commands of a model without confinement by bubblewrap.",
+            rich_help_panel=_LIVE,
+        ),
+    ] = False,
+    trees: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that `gyre trees build` wrote.", show_default=False, rich_help_panel=_STORED
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="What is trained: a Hugging Face folder, `smollm2`, `tiny`.",
+            show_default=False,
+            rich_help_panel=_STORED,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file, a run file too; settings are in its table `train`.",
+            metavar="FILE",
+            show_default="defaults",
+            rich_help_panel=_STORED,
+        ),
+    ] = None,
+    max_updates: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Stop after so many updates.",
+            show_default="all of the data",
+            rich_help_panel=_STORED,
+        ),
+    ] = None,
     json: output.JsonOption = False,
     verbose: output.VerboseOption = False,
     quiet: output.QuietOption = False,
 ) -> None:
-    """Train a model on trees: exact passes over shared prefixes, GSPO by execution."""
-    from gyre.elastic.packaged import require_packages
-    from gyre.trainer.config import load_config
+    """Make a model better: exact passes over trees with shared prefixes, GSPO by execution.
 
-    settings = load_config(config, {"max_updates": max_updates})
-    require_packages("train", "torch", "transformers", "safetensors", "tensorboard")
-    if dry_run:
-        _dry(trees, model, settings, json)
-        return
-    from gyre.trainer.update.processes import start
+    `gyre train RUN.toml`: agents run on tasks, and it learns from what they do.
 
-    ranks, began = start(settings.device), time.monotonic()
-    if not ranks.is_main:
-        output.manner.quiet = True
-    try:
-        with interruptible("stopping after the piece under way; again: at once") as stop:
-            outcome = _train(trees, model, out, settings, resume, ranks, stop)
-    except GyreError as error:
-        _one_of_several(ranks, error)
-        raise
-    if ranks.is_main:
-        _print_json(outcome, out) if json else _print_outcome(outcome, out, time.monotonic() - began)
-    code = stop.code if outcome.interrupted else 0
-    ranks.leave(code)
+    `gyre train status RUN`: where such a run stands.
+
+    `gyre train --trees DIR --model PATH --out DIR`: it learns from recorded executions.
+    """
+    stored = {"--trees": trees, "--model": model, "--config": config, "--max-updates": max_updates}
+    if run_file is not None:
+        _refuse(stored, "is for stored trees; a run file says it itself")
+        from gyre.cli.train_live import train_live
+
+        flags = {
+            "out": str(out.absolute()) if out else None,
+            "unsafe_local": unsafe_local or None,
+            "rollout.batches": batches,
+        }
+        raise typer.Exit(train_live(run_file, flags, resume=resume, dry_run=dry_run, json=json))
+    _refuse({"--batches": batches, "--unsafe-local": unsafe_local or None}, "is for a run file")
+    if trees is None or model is None or out is None:
+        missing = [name for name, value in (stored | {"--out": out}).items() if value is None]
+        needed = [name for name in ("--trees", "--model", "--out") if name in missing]
+        raise typer.BadParameter(f"give a run file, or stored trees: {', '.join(needed)} missing")
+    from gyre.cli.train_stored import train_stored
+
+    code = train_stored(
+        *(trees, model, out, config), max_updates=max_updates, resume=resume, dry_run=dry_run, json=json
+    )
     raise typer.Exit(code)
 
 
-def _train(
-    trees: Path, model: str, out: Path, settings: TrainSettings, resume: bool, ranks: Ranks, stop: Stop
-) -> Outcome:
-    from gyre.trainer.train import Watch
-    from gyre.trainer.train import train as run
-
-    with _shown() as updated:
-        watch = Watch(tell=output.say, updated=updated, stop=stop.is_set)
-        return run(trees, model, out, settings, resume=resume, ranks=ranks, watch=watch)
-
-
-def _one_of_several(ranks: Ranks, error: GyreError) -> None:
-    """Most errors are met by all processes at once, and are to be told once."""
-    if ranks.size > 1:
-        if not ranks.is_main:
-            time.sleep(_MAIN_FIRST_S)
-        output.print_error(error)
-        ranks.leave(1)
-
-
-@contextmanager
-def _shown() -> Iterator[Callable[[UpdateReport, int], None]]:
-    """A bar for who watches, a line per update for a log."""
-    with output.counting("training") as count:
-
-        def updated(report: UpdateReport, total: int) -> None:
-            count(report.update, total)
-            if not output.shows_progress():
-                output.say(_line(report, total))
-
-        yield updated
-
-
-def _line(report: UpdateReport, total: int) -> str:
-    """What one looks at first. Ratios are shown where they are not 1, as in the first update of a batch."""
-    numbers = report.metrics()
-    parts = [f"update {report.update}/{total}"]
-    if report.rewards:
-        parts.append(f"reward {report.rewards.mean:.3g}")
-    if report.skipped != "no":
-        parts.append(f"skipped: {report.skipped}")
-    else:
-        parts.append(f"loss {report.loss:+.4f} · gradient {report.grad_norm:.3g}")
-    if report.objective and numbers["ratio/min"] != numbers["ratio/max"]:
-        ratio, clipped = report.objective.execution_ratio, report.objective.clipped
-        share = clipped.targets_high + clipped.targets_low
-        parts.append(f"ratio {ratio.min:.4f} to {ratio.max:.4f} · clipped {share:.0%}")
-    if report.targets:
-        parts.append(f"{numbers['tokens/per_s']:,.0f} tokens/s")
-    return " · ".join(parts)
-
-
-def _print_json(outcome: Outcome, out: Path) -> None:
-    output.print_json(
-        {
-            "schema": SCHEMA,
-            "updates": outcome.updates,
-            "total_updates": outcome.total,
-            "interrupted": outcome.interrupted,
-            "bad_updates": outcome.bad,
-            "checkpoint": outcome.checkpoint,
-            "model": outcome.checkpoint / "model" if outcome.checkpoint else None,
-            "metrics": out / "metrics.jsonl",
-            "last": outcome.last.metrics() if outcome.last else None,
-        }
-    )
-
-
-def _print_outcome(outcome: Outcome, out: Path, seconds: float) -> None:
-    """The model by the name that stays when a longer run removes this checkpoint."""
-    model = out / "latest" / "model" if outcome.checkpoint else None
-    idle = outcome.last is None and not outcome.interrupted
-    rows: list[tuple[str, object]] = [
-        ("updates", f"{outcome.updates:,}" if idle else f"{outcome.updates:,} of {outcome.total:,}"),
-        ("seconds", f"{seconds:,.1f}"),
-    ]
-    if outcome.bad:
-        rows.append(("skipped: not finite", outcome.bad))
-    if outcome.last:
-        rows.append(("last loss", f"{outcome.last.loss:+.4f}"))
-    rows += [("model", model or "none: stopped before the first update"), ("metrics", out / "metrics.jsonl")]
-    title = "interrupted" if outcome.interrupted else "nothing left to do" if idle else "trained"
-    output.print_table(title, _COLUMNS, rows)
-    if outcome.interrupted:
-        output.say("go on: the same command with --resume")
-    elif model:
-        output.say(f"serve it: gyre engine --model {shlex.quote(str(model))}")
-        output.say(f"watch it: tensorboard --logdir {shlex.quote(str(out / 'tensorboard'))}")
-
-
-def _dry(trees: Path, model: str, settings: TrainSettings, json: bool) -> None:
-    from gyre.trainer.plan import make_plan
-
-    plan = make_plan(trees, model, settings)
-    if json:
-        output.print_json({"schema": SCHEMA, **plan.as_json()})
-        return
-    print(plan.toml)
-    for title, rows in plan.tables().items():
-        output.print_table(title, _COLUMNS, rows)
-        print()
+def _refuse(options: dict[str, object], why: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise typer.BadParameter(f"`{name}` {why}")

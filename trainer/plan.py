@@ -113,10 +113,10 @@ _PARTS = {"keys": "K/V of prefixes", "head": "logits"}
 def make_plan(trees: Path, model: str, settings: TrainSettings) -> Plan:
     """Raises what `train` raises about trees, settings and model, as far as no weights are needed."""
     data = read_groups(trees, settings)
-    network = _empty(model)
+    network = empty_network(model)
     require_fit(data, network)
     if settings.loss.reference:
-        require_fit(data, _empty(settings.loss.reference), reference=True)
+        require_fit(data, empty_network(settings.loss.reference), reference=True)
     works = _works(data, settings)
     epoch = sum(works, Work())
     sized = sizes(network, settings.train, settings.freeze)
@@ -126,19 +126,20 @@ def make_plan(trees: Path, model: str, settings: TrainSettings) -> Plan:
         census=data.census,
         batches=len(batches(data.groups, settings, 0)),
         updates=total_updates(data, settings),
-        device=_device(settings),
+        device=device_name(settings),
         epoch=epoch,
         sizes=sized,
         memory=estimate(sized, settings, replace(largest, longest_path=epoch.longest_path)),
     )
 
 
-def _device(settings: TrainSettings) -> str:
+def device_name(settings: TrainSettings) -> str:
     """A GPU that is asked for need not be here: one may plan elsewhere."""
     return str(device_of(settings.device)) if settings.device is Device.AUTO else str(settings.device)
 
 
-def _empty(model: str) -> PreTrainedModel:
+def empty_network(model: str) -> PreTrainedModel:
+    """All of a model but its numbers. Raises EngineError or TrainError for what is none."""
     place = origin.model_folder(model)
     if place is None:
         return make_tiny().model

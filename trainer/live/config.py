@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gyre.trainer import config
 from gyre.trainer.errors import TrainError
 from gyre.trainer.live.sense import require_live, require_sense, require_texts
 from gyre.trainer.live.settings import HarnessTable, RunSettings, TaskTable
+from gyre.trainer.rollout.harness import PRESETS
 from gyre.trainer.tables import Schema
 from gyre.trainer.toml import lay, lines_of, read_toml
 
@@ -100,3 +102,34 @@ def _words(base: Path, words: tuple[str, ...]) -> tuple[str, ...]:
 def _at(base: Path, path: str) -> str:
     """Links are not followed: a folder is called as its user calls it."""
     return os.path.abspath(base / os.path.expanduser(path))
+
+
+def require_files(settings: RunSettings) -> None:
+    """TrainError for what a run reads or starts and is not there. Tasks are looked at one by one later."""
+    if settings.model not in _MADE and not Path(settings.model).is_dir():
+        raise _no_model(Path(settings.model))
+    if settings.chat_template is not None and not Path(settings.chat_template).is_file():
+        raise TrainError(f"`chat_template`: there is no file `{settings.chat_template}`")
+    for key, lists in (("tasks", settings.tasks), ("evaluation.tasks", settings.evaluation.tasks)):
+        for each in lists:
+            if not Path(each.folder).is_dir():
+                hint = "a folder of task folders, relative to the run file"
+                raise TrainError(f"`{key}`: there is no folder `{each.folder}`", hint)
+    _require_harness(settings.harness)
+
+
+def _no_model(path: Path) -> TrainError:
+    hint = "give `smollm2`, `tiny` or a Hugging Face folder, relative to the run file"
+    if not path.parent.exists():
+        hub = f"{path.parent.name}/{path.name}"
+        hint += f"; of a model on the hub `hf download {hub} --local-dir {path.name}` makes one"
+    return TrainError(f"`model`: there is no folder `{path}`", hint)
+
+
+def _require_harness(harness: HarnessTable) -> None:
+    """Or every execution would fail, one after the other."""
+    preset = PRESETS[harness.preset] if harness.preset else None
+    program = (harness.program or preset.program) if preset else harness.command[0]
+    if shutil.which(program, path=harness.env.get("PATH")) is None:
+        hint = f"install it: {preset.install}; or say where it is with `harness.program`" if preset else ""
+        raise TrainError(f"`{program}` is not installed", hint)

@@ -23,7 +23,7 @@ _OFFLINE = {
     "checkpoint": "a checkpoint is written at each publication, every `rollout.burst` batches",
 }
 _EMBEDDED = ("slots", "threads", "kv_memory", "device", "dtype")
-_PLACES = ("{model}", "{port}")
+_PLACES, _TEMPLATE = ("{model}", "{port}"), "{chat_template}"
 _MAY_BE_EMPTY = (
     "train.loss.reference",
     *(f"{table}.{key}" for table in ("engine", "harness") for key in ("command", "env")),
@@ -65,6 +65,7 @@ def require_sense(settings: RunSettings) -> None:
     require_finite(msgspec.to_builtins(settings))
     _units(settings)
     _engine(settings.engine)
+    _template(settings)
     _harness(settings.harness)
     _tasks(settings)
     _evaluation(settings)
@@ -135,6 +136,23 @@ def _server(engine: EngineTable) -> None:
                 f"`engine.{key}` is for the embedded engine, and `engine.kind` is `{engine.kind}`",
                 "tell the engine by its own arguments",
             )
+
+
+def _template(settings: RunSettings) -> None:
+    """Engine and trainer have to render alike, and only an engine of ours is given the template by itself."""
+    engine = settings.engine
+    if settings.chat_template is None or engine.kind is EngineKind.EMBEDDED:
+        return
+    if engine.urls:
+        raise TrainError(
+            "`chat_template` is set, and `engine.urls` names engines that run already",
+            "start them with that template and leave it out here",
+        )
+    if not any(_TEMPLATE in word for word in engine.command):
+        raise TrainError(
+            f"`chat_template` is set, and `engine.command` has no `{_TEMPLATE}`",
+            f"hand it on, as in `--chat-template {_TEMPLATE}`",
+        )
 
 
 _EXAMPLES = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gyre.elastic.engine.settings import Device, Dtype
 from gyre.trainer.config import load_config
 from gyre.trainer.errors import TrainError
-from gyre.trainer.live.config import load_run, run_toml
+from gyre.trainer.live.config import load_run, require_files, run_toml
 from gyre.trainer.live.options import options_of
 from gyre.trainer.live.settings import (
     EngineKind,
@@ -176,6 +176,7 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
         ("[engine]\nkind = 'vllm'\nurls = ['localhost:8000']", "`localhost:8000` is no URL"),
         ("[engine]\nkind = 'vllm'\nurls = ['http://a:99999']", "is no URL"),
         ("[engine]\nkind = 'vllm'\nurls = ['http://a', 'http://a']", "names an engine twice"),
+        ("[engine]\nkind = 'vllm'\ncommand = ['x', '{port}', '{model}']\nslots = 2", "for the embedded"),
         ("[engine]\ndtype = 'fp16'", '`engine.dtype` is "fp16" | one of fp32, bf16'),
         ("[engine]\ndevice = 'gpu'", "one of auto, cpu, cuda, mps"),
         ("[engine]\nthreads = 0", "`engine.threads` is 0"),
@@ -210,6 +211,33 @@ def test_what_makes_no_sense_is_an_error_that_names_it(tmp_path: Path, rest: str
 def test_what_a_file_cannot_be_without(tmp_path: Path, old: str, new: str, told: str) -> None:
     assert old in text()
     assert told in refusal(tmp_path, text().replace(old, new))
+
+
+@pytest.mark.parametrize("source", ["urls = ['http://a']", "command = ['x', '{port}', '{model}']"])
+def test_a_template_has_to_reach_the_engine(tmp_path: Path, source: str) -> None:
+    engine = f"[engine]\nkind = 'vllm'\n{source}"
+    assert "`chat_template` is set, and `engine." in refusal(tmp_path, text(engine, "chat_template = 'a'"))
+    good = engine.replace("{model}", "{model}, {chat_template}")
+    if "command" in source:
+        assert load(tmp_path, text(good, "chat_template = 'a'")).chat_template == str(tmp_path / "a")
+
+
+def test_what_a_run_reads_and_starts_has_to_be_there(tmp_path: Path) -> None:
+    def told(toml: str) -> str:
+        with pytest.raises(TrainError) as caught:
+            require_files(load(tmp_path, toml))
+        return f"{caught.value.message} | {caught.value.hint}"
+
+    assert f"`tasks`: there is no folder `{tmp_path / 'tasks'}`" in told(text())
+    (tmp_path / "tasks").mkdir()
+    require_files(load(tmp_path, text()))
+    hub = told(text().replace('"tiny"', '"Org/Model"'))
+    assert "hf download Org/Model --local-dir Model" in hub
+    assert "there is no file" in told(text(top="chat_template = 'a.jinja'"))
+    assert "`evaluation.tasks`: there is no folder" in told(text("[[evaluation.tasks]]\nfolder = 'b'"))
+    assert "`no-such-program` is not installed" in told(text().replace("python3", "no-such-program"))
+    absent = '[harness]\npreset = "codex"\nprogram = "./codex"'
+    assert "install it: npm i -g" in told(text().replace("[harness]", absent))
 
 
 def test_no_tasks_at_all(tmp_path: Path) -> None:
