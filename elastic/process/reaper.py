@@ -1,11 +1,11 @@
 """Starts one program, keeps what it says within limits, and leaves none of its processes behind.
 
-A program of its own that is run by its path and needs the standard library only, so that it starts at
-once, stands apart from who started it, and outlives that for as long as it takes to clean up. On Linux it
-adopts every process that the program leaves behind, also those that made themselves a session of their
-own. Elsewhere it ends the program's process group.
+A program of its own that is run by its path and needs the standard library only, so that it stands apart
+from who started it, and outlives that for as long as it takes to clean up. It forks itself for each program
+(`nursery.py` asks it to). On Linux a supervisor adopts every process that its program leaves behind, also
+those that made themselves a session of their own. Elsewhere it ends the program's process group.
 
-It reads one line of JSON, a `Spec`, and then either `stop` or the end of its input: both end the
+A supervisor reads one line of JSON, a `Spec`, and then either `stop` or the end of its input: both end the
 program. It writes one line when the program runs, `Started`, and one at the end, `Report`.
 """
 
@@ -16,6 +16,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,8 @@ _LEFT_GRACE_S = 2.0
 """How long what the program left running may take to end by itself."""
 _KILL_S = 10.0
 """How long to go on killing; what then still runs cannot be killed."""
+_COUNT_S = 1.0
+"""How often its processes are counted, where there is a limit."""
 _SET_CHILD_SUBREAPER = 36
 
 
@@ -43,8 +46,12 @@ class Spec(TypedDict):
     stderr: str
     keep: int
     """Bytes of each output that are kept."""
-    file_limit: int
-    """Bytes that one file may have; 0: any."""
+    limits: dict[str, int]
+    """As `setrlimit` takes them: `FSIZE`, `AS`, `CORE`."""
+    process_limit: int
+    """Processes that it may have at once; 0: any."""
+    wraps: bool
+    """Whether it only looks after another one, and so ends by itself with that."""
     grace_s: float
     """Between SIGTERM and SIGKILL."""
 
@@ -66,16 +73,42 @@ class Report(TypedDict):
     """Processes that still ran when the program itself had ended."""
     immortal: int
     """Processes that could not be ended."""
+    crowded: bool
+    """Whether it was ended for having too many."""
 
 
 def main() -> None:
+    """Until who asks is gone: fork for each pair of descriptors that comes."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for supervisors
+    _stay()
+    with socket.socket(fileno=0) as channel:
+        while True:
+            asked, descriptors, _, _ = socket.recv_fds(channel, 1, 3)
+            if not asked:
+                return
+            if os.fork() == 0:
+                try:
+                    _become_supervisor(descriptors)
+                    supervise()
+                finally:
+                    os._exit(0)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _become_supervisor(descriptors: list[int]) -> None:
+    """With pipes in the place of our input and output; a third descriptor stays open, and that is all."""
+    os.setsid()
+    for number, descriptor in enumerate(descriptors[:2]):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def supervise() -> None:
     line, rest = _first_line()
     spec: Spec = json.loads(line)
     if sys.platform == "linux":
         _adopt_orphans()
-    # Our own end comes with that of our input. A handler, since what is ignored stays so in the program.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, lambda *_: None)
     try:
         program = Program(spec, asked=bool(rest))
     except (OSError, ValueError) as problem:
@@ -85,6 +118,12 @@ def main() -> None:
     _say(program.run())
 
 
+def _stay() -> None:
+    """Our end comes with that of our input. A handler, since what is ignored stays so in the program."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, lambda *_: None)
+
+
 class Program:
     """It runs from the moment that this is made."""
 
@@ -92,6 +131,8 @@ class Program:
         self._asked = asked
         """Whether it shall end."""
         self._grace_s = spec["grace_s"]
+        self._most = spec["process_limit"]
+        self._wraps = spec["wraps"]
         self._outputs = [Output(spec["stdout"], spec["keep"]), Output(spec["stderr"], spec["keep"])]
         self._woken, wake = os.pipe()
         os.set_blocking(wake, False)
@@ -107,7 +148,7 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                preexec_fn=(lambda: _limit_files(spec["file_limit"])) if spec["file_limit"] else None,
+                preexec_fn=(lambda: _limit(spec["limits"])) if spec["limits"] else None,
             )
         self.pid = self._process.pid
         self._code: int | None = None
@@ -115,15 +156,17 @@ class Program:
         self._left = 0
         self._alone = False
         """Whether no process of it is left."""
+        self._crowded = False
 
     def run(self) -> Report:
         """Until it and all that it started have ended."""
         sources = self._sources()
-        self._turn(sources, lambda: self._asked or self._code is not None, None)
-        self._left = len(self._processes()) if self._code is not None else 0
-        grace_s = self._grace_s if self._code is None else min(self._grace_s, _LEFT_GRACE_S)
-        self._signal(signal.SIGTERM)
-        self._turn(sources, lambda: self._alone, grace_s)
+        self._run(sources)
+        if not self._alone:
+            self._left = len(self._processes()) if self._code is not None else 0
+            grace_s = self._grace_s if self._code is None else min(self._grace_s, _LEFT_GRACE_S)
+            self._signal(signal.SIGTERM)
+            self._turn(sources, lambda: self._alone, grace_s)
         end = time.monotonic() + _KILL_S
         while not self._alone and time.monotonic() < end:
             # Anew each time: what a dying process had started meanwhile becomes ours.
@@ -132,6 +175,16 @@ class Program:
         for output, source in ((self._outputs[n], fd) for fd, n in sources.items() if n is not None):
             output.drain(source)
         return self._report()
+
+    def _run(self, sources: dict[int, int | None]) -> None:
+        """Until it ended or has to."""
+
+        def over() -> bool:
+            return self._asked or self._code is not None
+
+        while not over() and not self._crowded:
+            self._turn(sources, over, _COUNT_S if self._most else None)
+            self._crowded = bool(self._most) and not over() and len(self._processes()) > self._most
 
     def _report(self) -> Report:
         if self._code is None:
@@ -145,6 +198,7 @@ class Program:
             stderr=stderr,
             left=self._left,
             immortal=0 if self._alone else len(self._processes()),
+            crowded=self._crowded,
         )
 
     def _sources(self) -> dict[int, int | None]:
@@ -206,6 +260,8 @@ class Program:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
         for pid in self._processes():
+            if self._wraps and pid == self.pid and number == signal.SIGTERM:
+                continue  # or what it wraps would have no time
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
@@ -287,10 +343,12 @@ def _adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _limit_files(size: int) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    most = size if hard == resource.RLIM_INFINITY else min(size, hard)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+def _limit(limits: dict[str, int]) -> None:
+    for name, size in limits.items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        _, hard = resource.getrlimit(number)
+        most = size if hard == resource.RLIM_INFINITY else min(size, hard)
+        resource.setrlimit(number, (most, most))
 
 
 def _reason(problem: OSError | ValueError) -> str:

@@ -15,7 +15,6 @@ import os
 import secrets
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from gyre.elastic.process import reaper
+from gyre.elastic.process.nursery import new_supervisor
 from gyre.proxy.errors import GyreError
 
 MARK = "GYRE_RUN"
@@ -34,6 +34,7 @@ GRACE_S = 10.0
 OUTPUT_LIMIT = 64 << 20
 _UNWIND_S = 30.0
 _SWEEPS = 20
+_TRIES = 2
 
 
 class StartError(GyreError, OSError):
@@ -57,6 +58,13 @@ class Program:
     """Bytes of each output that are kept."""
     file_limit: int = 0
     """Bytes that one file may have; 0: any."""
+    memory_limit: int = 0
+    """Bytes of address space that each process may have; 0: any."""
+    process_limit: int = 0
+    """Processes at once; 0: any. They are counted once a second: this ends what grows, not what explodes."""
+    core_dumps: bool = True
+    wraps: bool = False
+    """Whether it only looks after another program, as bubblewrap does, and ends with that."""
     grace_s: float = GRACE_S
     """Between SIGTERM and SIGKILL."""
 
@@ -83,6 +91,8 @@ class Report:
     """Processes that it left running, which were then ended."""
     immortal: int = 0
     """Processes that could not be ended."""
+    crowded: bool = False
+    """Whether it was ended for having too many processes."""
     lost: bool = False
     """Whether somebody killed the supervisor, so that nothing else is known."""
 
@@ -99,22 +109,20 @@ class Supervised:
     def __init__(self, program: Program, lock: int | None = None) -> None:
         self._mark = secrets.token_hex(8)
         self._since = time.monotonic()
-        self._said = b""
         self._report: Report | None = None
-        self._supervisor = subprocess.Popen(
-            [sys.executable, "-I", "-S", reaper.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={},
-            pass_fds=() if lock is None else (lock,),
-            start_new_session=True,
-        )
-        try:
-            self.pid = self._begin(program)
-        except BaseException:
+        for _ in range(_TRIES):
+            self._said = b""
+            self._ends = new_supervisor(lock)
+            try:
+                pid = self._begin(program)
+            except BaseException:
+                self._close()
+                raise
+            if pid is not None:
+                self.pid = pid
+                return
             self._close()
-            raise
+        raise StartError(f"the supervisor of `{program.argv[0]}` does not start")
 
     def __enter__(self) -> Supervised:
         return self
@@ -138,7 +146,8 @@ class Supervised:
         if self._report is None:
             self._tell(b"stop\n")
 
-    def _begin(self, program: Program) -> int:
+    def _begin(self, program: Program) -> int | None:
+        """Its process id; None when somebody killed the supervisor first."""
         spec = reaper.Spec(
             argv=list(program.argv),
             env={**program.env, MARK: self._mark},
@@ -147,28 +156,28 @@ class Supervised:
             stdout=str(program.stdout),
             stderr=str(program.stderr),
             keep=program.output_limit,
-            file_limit=program.file_limit,
+            limits=_limits(program),
+            process_limit=program.process_limit,
+            wraps=program.wraps,
             grace_s=program.grace_s,
         )
         self._tell(json.dumps(spec).encode() + b"\n")
         line = self._line(_UNWIND_S)
         if not line:
-            raise StartError(f"the supervisor of `{program.argv[0]}` does not start")
+            return None
         started: reaper.Started = json.loads(line)
         if started["pid"] is None:
             raise StartError(f"cannot start `{program.argv[0]}`: {started['error']}")
         return started["pid"]
 
     def _tell(self, text: bytes) -> None:
-        assert self._supervisor.stdin
         with suppress(BrokenPipeError):
-            self._supervisor.stdin.write(text)
-            self._supervisor.stdin.flush()
+            while text:
+                text = text[os.write(self._ends.told, text) :]
 
     def _line(self, seconds: float) -> bytes | None:
         """The next line; empty at the end, None when none came in time."""
-        assert self._supervisor.stdout
-        source = self._supervisor.stdout.fileno()
+        source = self._ends.said
         poll = select.poll()
         poll.register(source, select.POLLIN)
         end = time.monotonic() + seconds
@@ -188,11 +197,16 @@ class Supervised:
 
     def _close(self) -> None:
         """The end of its input ends the supervisor, and with it the program."""
-        assert self._supervisor.stdin and self._supervisor.stdout
-        with suppress(BrokenPipeError):
-            self._supervisor.stdin.close()
-        self._supervisor.wait()
-        self._supervisor.stdout.close()
+        os.close(self._ends.told)
+        while os.read(self._ends.said, 1 << 16):
+            pass  # until it is gone
+        os.close(self._ends.said)
+
+
+def _limits(program: Program) -> dict[str, int]:
+    found = {"FSIZE": program.file_limit, "AS": program.memory_limit}
+    limits = {name: size for name, size in found.items() if size}
+    return limits if program.core_dumps else {**limits, "CORE": 0}
 
 
 def _report(said: Mapping[str, Any]) -> Report:
@@ -205,6 +219,7 @@ def _report(said: Mapping[str, Any]) -> Report:
         stderr=Output(bytes=said["stderr"][0], dropped=said["stderr"][1]),
         left=said["left"],
         immortal=said["immortal"],
+        crowded=said["crowded"],
     )
 
 

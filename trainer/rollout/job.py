@@ -50,6 +50,8 @@ class Options:
     """How many it may have at once."""
     confined: bool = False
     """Under bubblewrap; see confine.py."""
+    hidden: Sequence[Path] = ()
+    """Folders that one that is confined does not see, beside those of runs and log."""
 
     @property
     def restores(self) -> bool:

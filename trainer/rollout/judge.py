@@ -46,6 +46,8 @@ def judge(ending: Ending, report: Report, calls: Calls | None, limit: str, words
             return Judgement(ExecutionOutcome.TIMED_OUT, f"not done after {limit}")
         case Ending.TOO_LARGE:
             return Judgement(ExecutionOutcome.FAILED, f"its files took {limit}")
+        case Ending.TOO_MANY:
+            return Judgement(ExecutionOutcome.FAILED, f"it had more than {limit}")
     if calls and calls.limit and calls.answered:
         # However it takes the refusal: what it had done by then is its work.
         return Judgement(ExecutionOutcome.TIMED_OUT, calls.limit)
@@ -84,13 +86,18 @@ def last_words(*files: Path, secrets: Secrets = NO_SECRETS) -> str:
     """The last line of the first of `files` that has one, without what is secret."""
     for path in files:
         try:
-            lines = _tail(path, secrets).split("\n")
+            text = last_line(_tail(path, secrets))
         except OSError:
             continue
-        for line in reversed(lines):
-            if text := "".join(c for c in line if c.isprintable()).strip():
-                return secrets.hide(text)[:_WORDS]
+        if text:
+            return secrets.hide(text)[:_WORDS]
     return ""
+
+
+def last_line(text: str) -> str:
+    """The last one that has something to read."""
+    lines = ("".join(c for c in line if c.isprintable()).strip() for line in reversed(text.split("\n")))
+    return next((line for line in lines if line), "")
 
 
 def _tail(path: Path, secrets: Secrets) -> str:

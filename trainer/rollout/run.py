@@ -23,13 +23,14 @@ from gyre.elastic.process.supervised import GRACE_S, Report, Supervised
 from gyre.proxy.errors import GyreError, LogError, UpstreamError
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.trainer.rollout import state as states
+from gyre.trainer.rollout.confine import Cage
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.judge import Judgement, judge, last_words
 from gyre.trainer.rollout.place import Place, checked_folder, locked, size
 from gyre.trainer.rollout.record import Calls, Record, Standing, held_in
 from gyre.trainer.rollout.score import Command, Scorer, Verdict, own_scorer, run_scorer
 from gyre.trainer.rollout.secret import Secrets, secrets_of
-from gyre.trainer.rollout.start import prepared
+from gyre.trainer.rollout.start import prepared, scorer_cage
 from gyre.trainer.rollout.state import Event, State, Status
 from gyre.trainer.rollout.task import Task, TaskError, resolve_env
 from gyre.trainer.rollout.tree import has_files, remove_tree
@@ -223,6 +224,8 @@ class _Execution:
     def _limit(self, ending: Ending, quota: Quota) -> str:
         if ending is Ending.TOO_LARGE:
             return f"{size(quota.bytes)}, more than {size(quota.limit)}"
+        if ending is Ending.TOO_MANY:
+            return f"{self.options.processes} processes"
         return f"{self.job.limit_s(self.options):g} s"
 
     def _details(self, report: Report, calls: Calls | None, held_s: float) -> dict[str, Any]:
@@ -255,10 +258,20 @@ class _Execution:
         told = {"GYRE_EXECUTION": self.job.name, "GYRE_STDOUT": self.state.stdout}
         limit_s = self.job.score_limit_s(self.options)
         verdict = run_scorer(
-            scorer, place.workspace, place.scorer, limit_s, env=told, stop=self.stop, secrets=self.secrets
+            scorer,
+            place.workspace,
+            place.scorer,
+            limit_s,
+            env=told,
+            stop=self.stop,
+            secrets=self.secrets,
+            cage=self._scorer_cage if self.options.confined else None,
         )
         if verdict.score is not None or verdict.outcome is not None:
             self._scored(_judged(verdict, place.workspace))
+
+    def _scorer_cage(self, folder: Path) -> Cage:
+        return scorer_cage(self.job, self.options, self.record.control, self.place, folder)
 
     def _scored(self, verdict: Verdict) -> None:
         state = self.state

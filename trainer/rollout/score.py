@@ -19,13 +19,15 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gyre.elastic.process.supervised import Program, Report, StartError, Supervised
 from gyre.proxy.executions import ExecutionOutcome
+from gyre.proxy.log.live import TOKEN_ENV
+from gyre.trainer.rollout.confine import TEMPORARY, Cage, confined
 from gyre.trainer.rollout.secret import NO_SECRETS, Secrets
 from gyre.trainer.rollout.task import Task, resolve_env
 from gyre.trainer.rollout.tree import copy_files, copy_tree, remove_tree
@@ -95,6 +97,7 @@ def run_scorer(
     env: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
     secrets: Secrets = NO_SECRETS,
+    cage: Callable[[Path], Cage] | None = None,
 ) -> Verdict:
     """Score what lies in `workspace`, which is left as it is. Never raises for what a scorer does.
 
@@ -104,8 +107,9 @@ def run_scorer(
         env: variables for the scorer beside those of this process.
         stop: when it is set the scorer is ended; the verdict then has neither score nor outcome.
         secrets: what the verdict may not say.
+        cage: for a try in that folder; None: unconfined.
     """
-    setting = _Setting(scorer, workspace, timeout_s, env or {}, stop or threading.Event(), secrets)
+    setting = _Setting(scorer, workspace, timeout_s, env or {}, stop or threading.Event(), secrets, cage)
     failures: list[str] = []
     looked = False
     details: dict[str, Any] = {"tries": 0, "seconds": 0.0, "failures": failures}
@@ -137,6 +141,7 @@ class _Setting(NamedTuple):
     env: Mapping[str, str]
     stop: threading.Event
     secrets: Secrets
+    cage: Callable[[Path], Cage] | None
 
 
 def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> Report | None:
@@ -151,20 +156,28 @@ def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> Report | N
     finally:
         remove_tree(work)
         remove_tree(folder / "tests")
+        remove_tree(folder / "tmp")
     if report is not None:
         details["seconds"] += report.seconds
     return report
 
 
 def _run(setting: _Setting, command: list[str], env: Mapping[str, str], folder: Path) -> Report | None:
+    env = os.environ | dict(env)
+    if setting.cage is not None:
+        (folder / "tmp").mkdir()
+        command = confined(command, setting.cage(folder))
+        env = {**env, "HOME": str(TEMPORARY), "TMPDIR": str(TEMPORARY)}
+        env.pop(TOKEN_ENV, None)
     program = Program(
         argv=command,
-        env=os.environ | dict(env),
+        env=env,
         cwd=folder / "workspace",
         stdout=folder / "stdout.txt",
         stderr=folder / "stderr.txt",
         output_limit=_OUTPUT_LIMIT,
         grace_s=_GRACE_S,
+        wraps=setting.cage is not None,
     )
     end = time.monotonic() + setting.timeout_s
     with Supervised(program) as running:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from gyre.elastic.process.supervised import GRACE_S, OUTPUT_LIMIT, Program, StartError
+from gyre.trainer.rollout.confine import TEMPORARY, Cage, confined
 from gyre.trainer.rollout.control import Control
 from gyre.trainer.rollout.environment import environment, furnish
 from gyre.trainer.rollout.harness import PRESETS, Launch, Setting, command
@@ -15,6 +18,7 @@ from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.place import Place
 from gyre.trainer.rollout.task import Task, prepare, resolve_env
 from gyre.trainer.rollout.tree import copy_files
+from gyre.trainer.rollout.visible import homes, readable
 
 
 def prepared(job: Job, options: Options, control: Control, place: Place, temporary: Path) -> Program:
@@ -40,17 +44,73 @@ def prepared(job: Job, options: Options, control: Control, place: Place, tempora
     launch = _launch(setting, options)
     furnish(setting, launch)
     more = {**(resolve_env(job.task.env, os.environ) if job.task else {}), **options.env}
+    seen = TEMPORARY if options.confined else temporary
+    env = environment(setting, launch, seen, more)
+    argv = launch.argv
+    if options.confined:
+        argv = confined(argv, _cage(job, options, control, place, temporary, argv[0], env))
     return Program(
-        argv=launch.argv,
-        env=environment(setting, launch, temporary, more),
+        argv=argv,
+        env=env,
         cwd=place.workspace,
         stdin=launch.stdin or Path(os.devnull),
         stdout=place.stdout,
         stderr=place.stderr,
         output_limit=OUTPUT_LIMIT,
         file_limit=options.workspace_limit,
+        memory_limit=options.memory or 0,
+        process_limit=options.processes or 0,
+        core_dumps=False,
+        wraps=options.confined,
         grace_s=GRACE_S,
     )
+
+
+def _cage(
+    job: Job,
+    options: Options,
+    control: Control,
+    place: Place,
+    temporary: Path,
+    program: str,
+    env: Mapping[str, str],
+) -> Cage:
+    """Its own folders, and of what is hidden what it takes to run it."""
+    words = [*options.command, *(part for value in options.env.values() for part in value.split(":"))]
+    return Cage(
+        workdir=place.workspace,
+        writable=[place.workspace, place.home],
+        temporary=temporary,
+        hidden=hidden(job, options, control.logs),
+        readable=[place.instruction, *readable(program, words, env["PATH"])],
+    )
+
+
+def hidden(job: Job, options: Options, logs: Path | None) -> list[Path]:
+    """What is not for an agent to read: the user's files, other executions, the log, how a task is scored."""
+    folders = [options.runs, *options.hidden, *homes(), *([logs] if logs else [])]
+    return [*folders, job.task.folder] if job.task else folders
+
+
+def scorer_cage(job: Job, options: Options, control: Control, place: Place, folder: Path) -> Cage:
+    """For a scorer, which may run what the harness wrote: it works in `folder`, and has its room there."""
+    return Cage(
+        workdir=folder / "workspace",
+        writable=[folder],
+        temporary=folder / "tmp",
+        hidden=hidden(job, options, control.logs),
+        readable=[
+            place.stdout,
+            *readable("/bin/sh", _words(options.score or ""), os.environ.get("PATH", "")),
+        ],
+    )
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return []  # no sense to a shell either
 
 
 def _fill(workspace: Path, task: Task | None, options: Options, logs: Path | None) -> None:

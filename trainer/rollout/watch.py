@@ -24,6 +24,8 @@ class Ending(StrEnum):
     EXITED = "exited"
     TIMED_OUT = "timed_out"
     TOO_LARGE = "too_large"
+    TOO_MANY = "too_many"
+    """Processes."""
     INTERRUPTED = "interrupted"
 
 
@@ -75,6 +77,8 @@ def watch(running: Supervised, clock: Clock, quota: Quota, stop: threading.Event
         if ending is Ending.EXITED and (must := _must_end(clock, quota, stop)):
             ending = must
             running.stop()
+    if ending is Ending.EXITED and report.crowded:
+        ending = Ending.TOO_MANY
     if ending is Ending.EXITED and quota.exceeded(at_once=True):
         ending = Ending.TOO_LARGE
     return ending, report
