@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pty
-import re
-import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.cli.main import main
 from gyre.cli.train_rows import (
     batch_line,
     duration,
@@ -31,27 +24,9 @@ from gyre.cli.train_rows import (
 from gyre.cli.train_view import View, view
 from gyre.trainer.live.assignment import Counts
 from gyre.trainer.live.board import Board
-from gyre.trainer.live.status import Phase, Status, StatusFile
-from tests.trainer.live.told import evaluated, publication, report, trained
-
-START = 1000.0
-
-
-def status(run: Path = Path("runs/tiny")) -> Status:
-    """In the middle of the third batch."""
-    told = Board(run, batches=8, clock=lambda: START)
-    told.evaluation(evaluated(0, pass_rate=0.25, version="0"))
-    told.evaluation(evaluated(2, pass_rate=0.9, version="1"))
-    told.evaluation(evaluated(4, pass_rate=0.75, version="2"))
-    told.evaluation(evaluated(4, pass_rate=0.95, version="2", temperature=0.0))
-    told.batch(report(0, groups=[trained(scores=(0.0, 0.0, 1.0, 0.0))]))
-    told.batch(report(1))
-    told.publication(publication(4, "2"))
-    told.sampled(0)
-    told.restarts("engine", 2)
-    told.enter(Phase.TRAINING, batch=2)
-    counts = Counts(running=7, waiting=1200, done=32, timed_out=3)
-    return told.status(counts, groups_waiting=3, groups_ready=1)
+from gyre.trainer.live.status import Phase, Status
+from tests.terminal import in_terminal
+from tests.trainer.live.told import START, evaluated, publication, report, status, trained
 
 
 def shown(of: Status, *, at: float = START, gone: bool = False) -> dict[str, str]:
@@ -187,44 +162,8 @@ from gyre.cli.train_view import view
 from tests.test_train_view import tell
 with view() as to:
     tell(to)
-print("data")
+    print("data")
 """
-
-
-def in_terminal(*argv: str, at: str = "", then: Callable[[], None] = lambda: None) -> tuple[str, str]:
-    """(stdout, what stood on the screen in the course of time) of a program whose stderr is a terminal.
-
-    `then` is done once when `at` is seen.
-    """
-    ours, theirs = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "50"} | {"PYTHONUTF8": "1"}
-    for name in ("NO_COLOR", "GYRE_NO_PROGRESS"):
-        env.pop(name, None)
-    root = Path(__file__).parents[1]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=theirs, env=env, text=True, cwd=root)
-    os.close(theirs)
-    seen = bytearray()
-
-    def read() -> None:
-        waits = bool(at)
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:  # the other side is closed
-                return
-            if not part:
-                return
-            seen.extend(part)
-            if waits and at in seen.decode(errors="replace"):
-                waits = False
-                then()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    out, _ = process.communicate()
-    reader.join()
-    os.close(ours)
-    return out, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
 
 
 def test_a_terminal_shows_a_table_below_what_is_said() -> None:
@@ -236,109 +175,3 @@ def test_a_terminal_shows_a_table_below_what_is_said() -> None:
     assert "the engine was started again" in screen.replace(last, "")
     assert evaluation_line(evaluated()) in screen
     assert "batch 2/20" not in screen  # the table has it
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        main(["train", "status", *arguments])
-    return int(end.value.code or 0)
-
-
-def written(folder: Path, of: Status) -> Path:
-    StatusFile(folder / "status.json").write(of)
-    return folder
-
-
-def test_the_status_of_a_run_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(str(written(tmp_path, status(tmp_path)))) == 0
-    said = capsys.readouterr()
-    for name, text in rows(status(tmp_path), START):
-        assert name in said.out
-        assert text in said.out or name == "state"
-    assert said.err == ""
-
-
-def test_the_status_of_a_run_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    of = status(tmp_path)
-    assert run(str(written(tmp_path, of)), "--json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["schema"], said["running"], said["gone"]) == (1, True, False)
-    assert said["executions"]["waiting"] == 1200
-    assert {name: said[name] for name in msgspec.to_builtins(of)} == json.loads(msgspec.json.encode(of))
-
-
-def test_the_status_of_a_run_that_was_killed_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True)
-    gone = msgspec.structs.replace(status(tmp_path), pid=int(process.stdout))
-    assert run(str(written(tmp_path, gone))) == 0
-    assert f"gone: process {gone.pid} ended while training" in capsys.readouterr().out
-    assert run(str(tmp_path), "--json", "--watch") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["running"], said["gone"]) == (False, True)
-
-
-@pytest.mark.parametrize(
-    ("file", "message", "hint"),
-    [
-        (None, "there is no", "give the folder of a run"),
-        ("notes.txt", "is not the folder of a live run", "`gyre train RUN.toml`"),
-        ("metrics.jsonl", "is not the folder of a live run", "`gyre train --trees`"),
-    ],
-)
-def test_a_folder_that_is_no_run_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str | None, message: str, hint: str
-) -> None:
-    folder = tmp_path / "run"
-    if file:
-        folder.mkdir()
-        (folder / file).touch()
-    assert run(str(folder)) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    error, told = said.err.splitlines()
-    assert error.startswith("error: ") and message in error
-    assert told.startswith("hint: ") and hint in told
-
-
-def test_a_run_is_watched_until_it_ends(tmp_path: Path) -> None:
-    """A document a line, whenever something is new."""
-    told = Board(tmp_path, batches=1)
-    written(tmp_path, told.status(Counts(running=1)))
-    command = [sys.executable, "-m", "gyre.cli.main", "train", "status", str(tmp_path), "--watch", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        first = json.loads(process.stdout.readline())
-        told.batch(report(0))
-        told.enter(Phase.ENDED)
-        written(tmp_path, told.status(Counts(done=1)))
-        *_, last = (json.loads(line) for line in process.stdout)
-    assert process.returncode == 0
-    assert (first["phase"], first["executions"]["running"]) == ("starting", 1)
-    assert (last["phase"], last["batches_done"], last["running"]) == ("ended", 1, True)
-
-
-def test_a_watched_run_moves_in_a_terminal_and_ends_as_a_table(tmp_path: Path) -> None:
-    told = Board(tmp_path, batches=1)
-    written(tmp_path, told.status(Counts(running=1)))
-
-    def end() -> None:
-        told.enter(Phase.ENDED)
-        written(tmp_path, told.status(Counts(done=1)))
-
-    command = [sys.executable, "-m", "gyre.cli.main", "train", "status", str(tmp_path), "--watch"]
-    out, screen = in_terminal(*command, at="1 running", then=end)
-    assert "starting for" in screen
-    assert "ended after" in out and "1 done" in out
-
-
-def test_whoever_stops_watching_stops_nothing_else(tmp_path: Path) -> None:
-    written(tmp_path, Board(tmp_path, batches=1).status(Counts()))
-    command = [sys.executable, "-m", "gyre.cli.main", "train", "status", str(tmp_path), "--watch", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout and process.stderr
-        process.stdout.readline()
-        process.terminate()
-        assert process.stderr.read().strip() == ""
-    assert process.returncode == 143

@@ -101,9 +101,12 @@ def test_one_that_does_not_start_ends_the_run_before_it_begins(
     told: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_FAILS", "init")
-    with pytest.raises(
-        TrainError, match="wandb does not start: ConnectionError: the server is gone"
-    ) as caught, start(ReportTable(wandb="agents"), []):
+    with (
+        pytest.raises(
+            TrainError, match="wandb does not start: ConnectionError: the server is gone"
+        ) as caught,
+        start(ReportTable(wandb="agents"), []),
+    ):
         pass
     assert "[report] wandb" in caught.value.hint
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from gyre.trainer.live.assignment import Counts
+from gyre.trainer.live.board import Board
 from gyre.trainer.live.reports import BatchReport, Evaluated, Publication, Trained
+from gyre.trainer.live.status import Phase, Status
 
+START = 1000.0
+"""When a run began, in Unix seconds."""
 SECONDS = {"wait": 6.0, "tree": 0.5, "train": 3.0, "publish": 0.5}
 
 
@@ -74,3 +80,20 @@ def evaluated(
 
 def publication(update: int = 4, version: str = "2") -> Publication:
     return Publication(version=version, update=update, seconds=0.5, held=3)
+
+
+def status(run: Path = Path("runs/tiny")) -> Status:
+    """In the middle of the third batch."""
+    told = Board(run, batches=8, clock=lambda: START)
+    told.evaluation(evaluated(0, pass_rate=0.25, version="0"))
+    told.evaluation(evaluated(2, pass_rate=0.9, version="1"))
+    told.evaluation(evaluated(4, pass_rate=0.75, version="2"))
+    told.evaluation(evaluated(4, pass_rate=0.95, version="2", temperature=0.0))
+    told.batch(report(0, groups=[trained(scores=(0.0, 0.0, 1.0, 0.0))]))
+    told.batch(report(1))
+    told.publication(publication(4, "2"))
+    told.sampled(0)
+    told.restarts("engine", 2)
+    told.enter(Phase.TRAINING, batch=2)
+    counts = Counts(running=7, waiting=1200, done=32, timed_out=3)
+    return told.status(counts, groups_waiting=3, groups_ready=1)
