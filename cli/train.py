@@ -39,7 +39,7 @@ def train(
         bool,
         typer.Option(
             "--unsafe-local",
-            help="Agents run commands of a model without confinement by bubblewrap.",
+            help="Let agents run commands of a model unconfined where bubblewrap does not work.",
             rich_help_panel=_LIVE,
         ),
     ] = False,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _COLUMNS = ("", "")
-_LONG = 60
+_LONG = 100
 """Letters of a word of the command that are shown."""
 Rows = list[tuple[str, object]]
 
@@ -76,13 +76,12 @@ def _dispatch(plan: LivePlan) -> Rows:
 def _execution(plan: LivePlan) -> Rows:
     first = plan.first
     words = [word if len(word) <= _LONG else f"{word[:_LONG]}..." for word in first.argv]
-    confined = "bubblewrap" if plan.confined else f"none: {plan.open_because}"
     return [
         ("first task", first.task),
         ("command", shlex.join(" ".join(word.split("\n")) for word in words)),
         *([] if first.installed else [("", f"`{first.argv[0]}` is not installed")]),
         ("time", f"{first.timeout_s:,.0f} s"),
-        ("confinement", confined),
+        ("confinement", f"none: {plan.unconfined}" if plan.unconfined else "bubblewrap"),
     ]
 
 

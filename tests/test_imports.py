@@ -96,7 +96,9 @@ def test_the_rooms_of_the_trainer_stand_on_each_other_and_in_no_circle() -> None
             assert other not in set(below) - {room} - below[room], f"{file} imports {name}"
 
 
-@pytest.mark.parametrize("room", ["settings.py", "errors.py", "config.py", "data", "pack", "rollout"])
+@pytest.mark.parametrize(
+    "room", ["settings.py", "errors.py", "config.py", "tables.py", "toml.py", "data", "pack", "rollout"]
+)
 def test_trees_become_arrays_without_torch(room: str) -> None:
     names = [name for file, name in imports_of("trainer") if Path(file).parts[1] == room]
     assert [name for name in names if name.split(".")[0] in {"torch", "transformers"}] == []
@@ -116,7 +118,11 @@ def test_recording_and_building_know_no_torch(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "proxy", "log", "log score", "engine", "doctor", "train", "trees", "trees build"]
+    "command",
+    [
+        *("", "proxy", "log", "log score", "engine", "doctor", "train", "train status", "config show"),
+        *("trees", "trees build"),
+    ],
 )
 def test_help_loads_nothing_heavy(command: str) -> None:
     assert loaded_by("gyre.cli.main", [*command.split(), "--help"], "Usage: gyre") == ""

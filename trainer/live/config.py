@@ -35,6 +35,10 @@ def load_run(path: Path, flags: Mapping[str, Any] | None = None) -> RunSettings:
     Raises:
         TrainError: a file that cannot be read, an unknown key, or a value that makes no sense.
     """
+    if path.is_dir():
+        inner = path / "run.toml"
+        hint = f"did you mean `{inner}`?" if inner.exists() else "give a run file"
+        raise TrainError(f"`{path}` is a folder", hint)
     table = read_toml(path)
     for key, value in (flags or {}).items():
         if value is not None:

@@ -39,6 +39,7 @@ def options_of(
         memory=bytes_of(limits.memory) if limits.memory else None,
         processes=limits.processes,
         confined=confined,
+        hidden=_hidden(settings),
     )
 
 
@@ -46,6 +47,12 @@ def _allowance(limits: LimitTable) -> Allowance | None:
     if limits.calls is None and limits.tokens is None:
         return None
     return Allowance(calls=limits.calls, tokens=limits.tokens)
+
+
+def _hidden(settings: RunSettings) -> list[Path]:
+    """All of the run, and how tasks are scored, those that are to come included."""
+    lists = (*settings.tasks, *settings.evaluation.tasks)
+    return [*([Path(settings.out)] if settings.out else []), *(Path(each.folder) for each in lists)]
 
 
 def _env(harness: HarnessTable) -> dict[str, str]:

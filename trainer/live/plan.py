@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.proxy.errors import GyreError
 from gyre.trainer.live.assignment import group_key
 from gyre.trainer.live.config import run_table, run_toml
 from gyre.trainer.live.dispatch import Pace
@@ -20,7 +19,7 @@ from gyre.trainer.live.settings import EngineKind, RunSettings, TaskTable
 from gyre.trainer.live.setup import pace_of, total_updates
 from gyre.trainer.pack.work import Work
 from gyre.trainer.plan import device_name, empty_network
-from gyre.trainer.rollout.confine import require_confinement
+from gyre.trainer.rollout.confine import why_not
 from gyre.trainer.rollout.group import slug
 from gyre.trainer.rollout.harness import PRESETS, Setting, command
 from gyre.trainer.rollout.job import Job, Options
@@ -59,9 +58,8 @@ class LivePlan:
     episodes: int
     """Of all of them."""
     first: First
-    confined: bool
-    open_because: str
-    """Why agents are not confined, or that nothing can be run."""
+    unconfined: str
+    """Why agents are not confined, and what follows from it; empty when they are."""
     device: str
     sizes: Sizes
     path: int
@@ -91,8 +89,8 @@ class LivePlan:
                 "episodes": self.episodes,
             },
             "first": asdict(self.first),
-            "confined": self.confined,
-            "unconfined_because": self.open_because or None,
+            "confined": not self.unconfined,
+            "unconfined_because": self.unconfined or None,
             "device": self.device,
             "model": asdict(self.sizes),
             "longest_path": self.path,
@@ -104,9 +102,9 @@ class LivePlan:
 def make_live_plan(settings: RunSettings) -> LivePlan:
     """Raises what `run` raises about tasks, settings and model, as far as no weights are needed."""
     folder = LiveFolder(Path(settings.out or ""))
-    confined, because = _confinement(settings)
+    unconfined = _unconfined(settings)
     name = settings.model.rpartition("/")[2]
-    options = options_of(settings, folder.executions, model=name, context=None, confined=confined)
+    options = options_of(settings, folder.executions, model=name, context=None, confined=not unconfined)
     jobs = load_jobs(
         settings.tasks,
         settings.evaluation,
@@ -131,8 +129,7 @@ def make_live_plan(settings: RunSettings) -> LivePlan:
         evaluations=times,
         episodes=times * len(jobs.evaluated),
         first=_first(jobs, options),
-        confined=confined,
-        open_because=because,
+        unconfined=unconfined,
         device=device_name(settings.train),
         sizes=sized,
         path=path,
@@ -147,12 +144,10 @@ def _largest(settings: RunSettings, path: int) -> Work:
     return Work(tokens=tokens, targets=tokens, longest_path=path)
 
 
-def _confinement(settings: RunSettings) -> tuple[bool, str]:
-    try:
-        confined = require_confinement(settings.unsafe_local)
-    except GyreError as error:
-        return False, f"{error.message}: the run would not start"
-    return confined, "" if confined else "`unsafe_local` is set"
+def _unconfined(settings: RunSettings) -> str:
+    why = why_not()
+    then = "`unsafe_local` allows it" if settings.unsafe_local else "without `unsafe_local` nothing is run"
+    return why and f"{why}; {then}"
 
 
 def _counts(lists: Sequence[TaskTable]) -> list[tuple[str, int]]:

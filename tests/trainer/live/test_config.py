@@ -327,7 +327,7 @@ EMBEDDED = made(
 SERVERS = st.builds(
     EngineTable,
     kind=st.sampled_from((EngineKind.VLLM, EngineKind.SGLANG)),
-    command=st.lists(WORDS).map(lambda words: (*words, "{model}", "{port}")),
+    command=st.lists(WORDS).map(lambda words: (*words, "{model}", "{port}", "{chat_template}")),
     env=ENVS,
     count=COUNTS,
     publish_timeout=TIMES,
