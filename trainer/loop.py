@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from gyre.proxy.errors import GyreError
 from gyre.proxy.units import seconds_of
 from gyre.trainer.live.board import Board
 from gyre.trainer.live.evaluation import Evaluation, due, evaluated
@@ -37,15 +36,14 @@ from gyre.trainer.live.rollouts import Rollouts
 from gyre.trainer.live.services import Services
 from gyre.trainer.live.settings import RunSettings
 from gyre.trainer.live.setup import Trainer, set_up
-from gyre.trainer.live.status import Phase, Status, StatusFile
+from gyre.trainer.live.status import Phase, Status
+from gyre.trainer.live.ticker import Seen, Ticker
 from gyre.trainer.live.trees import OnlineTrees
 from gyre.trainer.live.warnings import Alike
 from gyre.trainer.rollout.confine import require_confinement
 from gyre.trainer.rollout.record import Record
 from gyre.trainer.update.computing import Stopped
 from gyre.trainer.update.report import Phases, Skipped
-
-_TICK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +99,7 @@ def run(
         trainer = stack.enter_context(
             set_up(settings, root, resume=resume, tell=watch.tell, stop=deadline, at=watch.at)
         )
+        ticker = stack.enter_context(Ticker(board, folder, watch.status))
         about = msgspec.to_builtins(settings)
         sent = stack.enter_context(
             hooks(settings.report, name=root.name, identity=trainer.identity, config=about, warn=board.warn)
@@ -122,8 +121,8 @@ def run(
         loop = _Loop(
             settings, folder, trainer, services, jobs, rollouts, online, told, board, watch, deadline
         )
-        with loop.shown():
-            return loop.run()
+        ticker.look = loop.seen
+        return loop.run()
 
 
 class _Loop:
@@ -171,8 +170,10 @@ class _Loop:
                 self._burst()
             self._end_evaluations(self._begin_evaluations(last=True))
             final = finish(self._settings, self._folder, trainer.newest)
+            self._enter(Phase.ENDED)
         except Stopped:
             interrupted = True
+            self._enter(Phase.INTERRUPTED)
         return LiveOutcome(
             batches=trainer.state.batch,
             updates=trainer.learner.progress.update,
@@ -289,38 +290,15 @@ class _Loop:
         state = self._trainer.state
         self._board.enter(phase, batch=state.batch, burst=self._dispatch.burst, version=str(state.version))
 
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Whoever watches is told once in a while, and at the end."""
-        over, file = threading.Event(), StatusFile(self._folder.root)
-
-        def tell() -> None:
-            for name, count in self._services.restarts.items():
-                self._board.restarts(name, count)
-            status = self._board.status(
-                self._rollouts.counts,
-                groups_waiting=len(self._dispatch.waiting) - len(self._inbox.ready),
-                groups_ready=len(self._inbox.ready),
-            )
-            file.write(status)
-            self._watch.status(status)
-
-        def tick() -> None:
-            while not over.wait(_TICK_S):
-                tell()
-
-        ticker = threading.Thread(target=tick, name="status", daemon=True)
-        ticker.start()
-        try:
-            yield
-            self._enter(Phase.INTERRUPTED if self._stop() else Phase.ENDED)
-        except GyreError as problem:
-            self._board.failed(problem.message, problem.hint)
-            raise
-        finally:
-            over.set()
-            ticker.join()
-            tell()
+    def seen(self) -> Seen:
+        """For who watches, in another thread."""
+        ready = len(self._inbox.ready)
+        return Seen(
+            counts=self._rollouts.counts,
+            groups_waiting=len(self._dispatch.waiting) - ready,
+            groups_ready=ready,
+            restarts=self._services.restarts,
+        )
 
 
 def _deadline(settings: RunSettings, stop: Callable[[], bool]) -> Callable[[], bool]:

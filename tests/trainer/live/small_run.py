@@ -65,6 +65,7 @@ DEFAULTS: dict[str, Any] = {
     "every": 0,
     "greedy": "false",
     "episodes": 2,
+    "sleep": 0,
     "more": "",
 }
 TEXT = """\
@@ -75,6 +76,7 @@ unsafe_local = true
 
 [harness]
 command = ["{python}", "./agent.py", "{{model}}", "{{instruction}}"]
+env = {{ SLEEP = "{sleep}" }}
 
 [[tasks]]
 folder = "tasks"

@@ -1,0 +1,44 @@
+"""What must hold of a run that came to its end, however often it was killed on its way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gyre.proxy.log.check import check
+from gyre.proxy.log.reading.read import read_log
+from gyre.trainer.live.assignment import group_key
+from gyre.trainer.live.settings import RunSettings
+from gyre.trainer.update.metrics import read_lines
+from gyre.treebuilder.store.read import read_trees
+
+
+def require_sound(settings: RunSettings) -> None:
+    """Every batch was trained once, of groups that were each trained once, and the log is whole."""
+    assert settings.out is not None
+    out, batches, groups = Path(settings.out), settings.rollout.batches, settings.train.groups_per_batch
+    lines = read_lines(out / "metrics.jsonl")
+    told = [line for line in lines if line["kind"] == "batch"]
+    assert [line["batch"] for line in told] == list(range(batches))
+    trained = [group["group"] for line in told for group in line["trained"]]
+    assert sorted(trained) == [group_key(index) for index in range(batches * groups)]
+    assert all(
+        len(group["scores"]) == settings.rollout.group_size for line in told for group in line["trained"]
+    )
+    updates = [line["update"] for line in lines if line["kind"] == "update"]
+    assert updates == list(range(1, batches * settings.train.updates_per_batch + 1))
+    assert (out / "final" / "model.safetensors").is_file()
+    _require_whole_log(out, settings)
+
+
+def _require_whole_log(out: Path, settings: RunSettings) -> None:
+    """Of each execution the last attempt is scored and counts, and those before are superseded."""
+    assert check(out / "logs").ok
+    summaries = read_trees(out / "trees").executions()
+    mine = [one for one in summaries if one.group and one.group.startswith("g0")]
+    counting = [one for one in mine if not one.superseded]
+    wanted = settings.rollout.batches * settings.train.groups_per_batch * settings.rollout.group_size
+    assert len({one.execution_id for one in counting}) == len(counting) == wanted
+    assert all(one.score is not None and one.calls == 2 for one in counting)
+    ended = read_log(out / "logs").executions.to_pylist()
+    scored = [row["execution_id"] for row in ended if row["event"] == "scored"]
+    assert set(scored) >= {one.execution_id for one in counting}

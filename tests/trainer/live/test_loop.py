@@ -1,0 +1,51 @@
+"""The loop as a whole: a real engine, a real proxy, real agents, a real trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gyre.trainer.loop import LiveWatch, run
+from gyre.trainer.update.metrics import read_lines
+from tests.trainer.live.small_run import small_run
+from tests.trainer.live.soundness import require_sound
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def test_a_run_comes_to_its_end(tmp_path: Path) -> None:
+    settings = small_run(tmp_path, batches=2, every=1)
+    outcome = run(settings, tmp_path / "out")
+    assert (outcome.batches, outcome.updates, outcome.interrupted) == (2, 2, False)
+    assert outcome.final == tmp_path / "out" / "final"
+    assert [one.version for one in outcome.evaluations] == ["0", "1", "2"]
+    require_sound(settings)
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    """With look-ahead, so that groups are on their way when it is stopped."""
+    settings = small_run(tmp_path, batches=3, look_ahead=1.0)
+    stopped = Stops(after=1)
+    outcome = run(settings, tmp_path / "out", watch=stopped.watch)
+    assert outcome.interrupted and outcome.batches == 1 and outcome.final is None
+    outcome = run(settings, tmp_path / "out", resume=True)
+    assert (outcome.batches, outcome.updates, outcome.interrupted) == (3, 3, False)
+    require_sound(settings)
+    told = [line for line in read_lines(tmp_path / "out" / "metrics.jsonl") if line["kind"] == "batch"]
+    assert max(line["staleness/max"] for line in told) <= 1
+
+
+class Stops:
+    """A user who has seen enough after so many batches."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+        self.watch = LiveWatch(stop=lambda: self._left <= 0, publication=self._seen)
+
+    def _seen(self, _: object) -> None:
+        self._left -= 1
