@@ -148,3 +148,28 @@ def test_what_else_lies_among_the_checkpoints_is_left_alone(tmp_path: Path) -> N
     written(folder, 1, 2, 3, keep=1)
     with folder.locked():
         assert names(folder) == ["update-000003", "update-best"]
+
+
+def test_each_kind_of_run_has_names_of_its_own(tmp_path: Path) -> None:
+    live = RunFolder(tmp_path, settings="run.toml", bare=frozenset({"logs", "checkpoints", "latest"}))
+    for name in ("run.json", "run.toml"):
+        live.write_file(name, b"")
+    (tmp_path / "logs").mkdir()
+    live.require(resume=False)
+    with pytest.raises(TrainError, match="is not empty"):
+        RunFolder(tmp_path).require(resume=False)
+    (tmp_path / "train.toml").touch()
+    with pytest.raises(TrainError, match="is not empty"):
+        live.require(resume=False)
+
+
+def test_a_first_checkpoint_is_nothing_to_keep_and_is_replaced(tmp_path: Path) -> None:
+    live = RunFolder(tmp_path, bare=frozenset({"checkpoints", "latest"}))
+    live.write_checkpoint(0, filled("first"), keep=2)
+    live.require(resume=False)
+    live.write_checkpoint(0, filled("second"), keep=2)
+    assert names(live) == ["update-000000"]
+    assert (tmp_path / "latest" / "model" / "weights").read_text() == "second"
+    written(live, 1)
+    with pytest.raises(TrainError, match="is not empty"):
+        live.require(resume=False)
