@@ -58,9 +58,9 @@ def options_of(settings: RunSettings) -> EngineOptions:
 def _sources(settings: RunSettings, folder: LiveFolder) -> Sequence[Launch | str]:
     table = settings.engine
     if bool(table.urls) == bool(table.command):
+        said = "both `urls` and `command`" if table.urls else "neither `urls` nor `command`"
         raise TrainError(
-            f"`engine.kind` is {table.kind.value}, with {'both' if table.urls else 'neither'} `urls` and "
-            "`command`",
+            f"`engine.kind` is {table.kind.value}, and `[engine]` has {said}",
             "say `engine.urls` of engines that run already, or `engine.command` to start them",
         )
     if table.urls:

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 
 from gyre.elastic.engine.settings import Dtype
-from gyre.elastic.engine.weights.digest import digest_of_folder
 from gyre.elastic.engines.face import Engine
 from gyre.elastic.engines.logprobs import check_logprobs
 from gyre.proxy.errors import EngineError, GyreError, UpstreamError
@@ -94,6 +93,10 @@ class Services:
     @property
     def control(self) -> Control:
         return self._proxy.control
+
+    @property
+    def proxy_pid(self) -> int | None:
+        return self._proxy.pid
 
     @property
     def model(self) -> str:
@@ -203,7 +206,7 @@ class Services:
                 )
             if told.digest is None:
                 continue
-            wanted = wanted or digest_of_folder(served.folder, Dtype(self._settings.engine.dtype))
+            wanted = wanted or _digest(served.folder, self._settings.engine.dtype)
             if told.digest != wanted:
                 raise EngineError(
                     f"engine `{engine.name}` serves other weights than those of `{served.folder}`",
@@ -289,3 +292,9 @@ class Services:
             told = self.control.ask("GET", "/gyre/v1/backends")
             return sum(backend["open"] for backend in (told or {}).get("backends") or ())
         return 0
+
+
+def _digest(folder: Path, dtype: str) -> str:
+    from gyre.elastic.engine.weights.digest import digest_of_folder  # torch: only for engines that tell it
+
+    return digest_of_folder(folder, Dtype(dtype))

@@ -1,0 +1,127 @@
+"""The services of a live run: a real engine and a real proxy, and what becomes of calls when one dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gyre.elastic.engines.embedded import Embedded
+from gyre.proxy import read_log
+from gyre.trainer.live.folder import LiveFolder
+from gyre.trainer.live.services import Services
+from gyre.trainer.live.settings import EngineTable, HarnessTable, RolloutTable, RunSettings, TaskTable
+from tests.elastic.models import folder
+from tests.proxy.processes import wait_for
+
+ASKED = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 12, "seed": 7, "top_p": 0.3}
+
+
+def settings(**engine: Any) -> RunSettings:
+    return RunSettings(
+        model=str(folder(0)),
+        harness=HarnessTable(command=("true",)),
+        tasks=(TaskTable(folder="tasks"),),
+        rollout=RolloutTable(batches=1),
+        engine=EngineTable(threads=1, **engine),
+    )
+
+
+class Run:
+    """Services at work; `told` is what a user would be told."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = LiveFolder(root)
+        self.told: list[str] = []
+        self.services = Services(settings(), self.folder, self.told.append)
+        self.control = self.services.start(folder(0), "0")
+        (engine,) = self.services.engines
+        assert isinstance(engine, Embedded)
+        self.engine = engine
+
+    def chat(self, execution: str, **fields: Any) -> httpx.Response:
+        url = f"{self.control.base_url(execution)}/chat/completions"
+        body = {"model": self.services.model} | ASKED | fields
+        return httpx.post(url, json=body, timeout=90)
+
+    def rows(self, execution: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = read_log(self.folder.logs, executions=[execution]).calls.to_pylist()
+        return rows
+
+    def kill(self, pid: int | None) -> None:
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    made = Run(tmp_path_factory.mktemp("run"))
+    with made.services:
+        yield made
+
+
+def versions(row: dict[str, Any]) -> list[str]:
+    return [span["version"] for span in row["version_spans"]]
+
+
+def test_calls_are_sampled_as_the_run_says_whatever_an_agent_asks_for(run: Run) -> None:
+    assert run.services.model == "tiny-0"
+    assert run.services.context
+    assert run.chat("neutral").status_code == 200
+    (row,) = run.rows("neutral")
+    assert (row["temperature"], row["top_p"], row["top_k"], row["min_p"]) == (1, 1, 0, 0)
+    assert (row["outcome"], row["capture_quality"], row["logprob_quality"]) == ("ok", "exact", "sampled")
+    assert row["seed"] != ASKED["seed"]
+
+
+def test_a_publication_reaches_a_call_that_is_under_way(run: Run) -> None:
+    with httpx.stream(
+        "POST",
+        f"{run.control.base_url('straddles')}/chat/completions",
+        json={"model": run.services.model, **ASKED, "max_tokens": 1500, "stream": True},
+        timeout=90,
+    ) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        swapped = run.services.publish(folder(1), "1")
+        for _ in lines:
+            pass
+    assert swapped.held == 1 and swapped.seconds > 0
+    (row,) = run.rows("straddles")
+    assert versions(row) == ["0", "1"]
+    assert run.chat("after").status_code == 200
+    assert versions(run.rows("after")[0]) == ["1"]
+
+
+def test_the_same_version_from_another_folder_changes_nothing_now(run: Run) -> None:
+    run.services.publish(folder(1), "1")
+    before = run.engine.weights()
+    assert run.services.publish(folder(1), "1").held == 0
+    assert run.engine.weights() == before
+
+
+def test_a_call_waits_while_a_dead_engine_is_started_again_with_the_newest_weights(run: Run) -> None:
+    run.services.publish(folder(1), "1")
+    run.kill(run.engine.child.pid)
+    assert run.chat("waited").status_code == 200
+    assert versions(run.rows("waited")[-1]) == ["1"]
+    assert run.rows("waited")[-1]["held_s"] > 0
+    assert run.services.restarts["engine-0"] == 1
+    assert run.told == ["engine `engine-0` died; it is started again"]
+
+
+def test_a_proxy_that_died_is_back_at_the_same_address(run: Run) -> None:
+    run.services.publish(folder(0), "2")
+    base = run.control.url
+    run.kill(run.services.proxy_pid)
+    wait_for(lambda: run.services.restarts.get("proxy"), 30)
+    wait_for(lambda: run.control.ask("GET", "/gyre/v1/status", patience_s=20))
+    assert run.control.url == base
+    assert run.chat("anew").status_code == 200
+    assert versions(run.rows("anew")[-1]) == ["2"]
+    assert run.services.failed is None

@@ -1,0 +1,229 @@
+"""Services around engines that are not gyre's own: of the run's command, or somebody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from gyre.elastic.engines.connection import Connection
+from gyre.proxy.errors import EngineError, GyreError
+from gyre.trainer.errors import TrainError
+from gyre.trainer.live.deaths import LIMIT, WINDOW_S, Deaths
+from gyre.trainer.live.engines import engines_of
+from gyre.trainer.live.folder import LiveFolder
+from gyre.trainer.live.services import Services
+from gyre.trainer.live.settings import (
+    EngineKind,
+    EngineTable,
+    HarnessTable,
+    RolloutTable,
+    RunSettings,
+    TaskTable,
+)
+from tests.elastic.program import MODELS
+from tests.elastic.server import SglangControl, VllmControl
+from tests.proxy.processes import wait_for
+
+ROOT = Path(__file__).parents[3]
+COMMAND = (sys.executable, "-m", "tests.elastic.program", "{model}", "{port}")
+
+
+def settings(engine: EngineTable, **more: Any) -> RunSettings:
+    return RunSettings(
+        model="model",
+        harness=HarnessTable(command=("true",)),
+        tasks=(TaskTable(folder="tasks"),),
+        rollout=RolloutTable(batches=1),
+        engine=engine,
+        **more,
+    )
+
+
+def commanded(**more: Any) -> RunSettings:
+    env = {"PYTHONPATH": str(ROOT)}
+    return settings(EngineTable(kind=EngineKind.VLLM, command=COMMAND, env=env, **more))
+
+
+def of_others(*urls: str, kind: EngineKind = EngineKind.VLLM, **more: Any) -> RunSettings:
+    return settings(EngineTable(kind=kind, urls=urls, **more))
+
+
+def folders(root: Path) -> list[Path]:
+    made = [root / f"weights-{number}" for number in range(3)]
+    for place in made:
+        place.mkdir()
+    return made
+
+
+def about(services: Services) -> dict[str, Any]:
+    """What the engine says of its process, and of the folder that it was started with."""
+    return Connection("e", services.engines[0].url).ask("GET", "/about")
+
+
+def real(services: Services) -> Path:
+    return Path(about(services)["real"])
+
+
+def test_the_proxy_knows_the_version_before_anything_is_sampled_with_it(tmp_path: Path) -> None:
+    first, second, _ = folders(tmp_path)
+    seen: list[tuple[str, ...]] = []
+    with VllmControl() as server:
+        server.routes["GET /v1/models"] = (200, MODELS)
+        with Services(of_others(server.url), LiveFolder(tmp_path / "run"), print) as services:
+            control = services.start(first, "0")
+            assert (services.model, services.context) == ("policy", 512)
+
+            def resumed(_: Any) -> tuple[int, Any]:
+                told = control.ask("GET", "/gyre/v1/backends")
+                assert told
+                seen.append(tuple(backend["version"] for backend in told["backends"]))
+                return 200, {"status": "resumed"}
+
+            server.routes["POST /resume"] = resumed
+            services.publish(second, "1")
+    assert seen == [("1",)]
+    assert (server.folder, server.version) == (str(second), "1")
+
+
+def test_sglang_is_asked_for_all_tokens_in_its_own_way(tmp_path: Path) -> None:
+    with SglangControl() as server:
+        models = {"data": [{"id": "policy", "owned_by": "sglang"}]}
+        server.routes["GET /v1/models"] = (200, models)
+        server.routes["POST /v1/chat/completions"] = (200, {"choices": []})
+        kind = EngineKind.SGLANG
+        with Services(of_others(server.url, kind=kind), LiveFolder(tmp_path / "run"), print) as services:
+            control = services.start(folders(tmp_path)[0], "0")
+            body = {"model": "policy", "messages": [], "seed": 3, "top_k": 5}
+            httpx.post(f"{control.base_url('e')}/chat/completions", json=body, timeout=30)
+    (asked,) = [body for route, body in server.asked if route == "POST /v1/chat/completions"]
+    assert (asked["temperature"], asked["top_p"], asked["top_k"], asked["min_p"]) == (1, 1, -1, 0)
+    assert asked["seed"] is None
+
+
+def test_an_engine_that_takes_up_nothing_is_started_again_with_the_new_weights(tmp_path: Path) -> None:
+    first, second, _ = folders(tmp_path)
+    told: list[str] = []
+    with Services(commanded(), LiveFolder(tmp_path / "run"), told.append) as services:
+        services.start(first, "0")
+        assert real(services) == first
+        (tmp_path / "run" / "services" / "deaf").touch()
+        services.publish(second, "1")
+        assert real(services) == second
+        assert services.engines[0].weights().version == "1"
+        assert services.restarts == {"engine-0": 1}
+    assert len(told) == 1 and "out of memory; it is started again with the new weights" in told[0]
+
+
+def test_one_that_cannot_be_started_again_ends_the_run(tmp_path: Path) -> None:
+    with Services(commanded(), LiveFolder(tmp_path / "run"), lambda _: None) as services:
+        services.start(folders(tmp_path)[0], "0")
+        assert services.failed is None
+        (tmp_path / "run" / "services" / "dead").touch()
+        os.kill(about(services)["pid"], signal.SIGKILL)
+        wait_for(lambda: services.failed, 30)
+        problem = services.failed
+        assert problem and "`engine-0` ended before it answered: no GPU is left" in problem.message
+        with pytest.raises(GyreError, match="no GPU is left"):
+            services.publish(tmp_path, "1")
+
+
+def test_one_that_does_not_come_up_at_all_is_told_with_its_words(tmp_path: Path) -> None:
+    place = tmp_path / "run" / "services"
+    place.mkdir(parents=True)
+    (place / "dead").touch()
+    with (
+        Services(commanded(), LiveFolder(tmp_path / "run"), print) as services,
+        pytest.raises(EngineError, match="ended before it answered: no GPU is left"),
+    ):
+        services.start(folders(tmp_path)[0], "0")
+
+
+def test_one_that_serves_another_version_than_it_was_given_is_told(tmp_path: Path) -> None:
+    with VllmControl() as server:
+        server.routes["GET /weight_info"] = (200, {"weight_version": "17"})
+        with (
+            Services(of_others(server.url), LiveFolder(tmp_path / "run"), print) as services,
+            pytest.raises(EngineError, match="`engine-0` serves version `17`, not `0`"),
+        ):
+            services.start(folders(tmp_path)[0], "0")
+
+
+def test_somebody_elses_engine_is_waited_for_and_given_the_newest_weights(tmp_path: Path) -> None:
+    first, second, _ = folders(tmp_path)
+    with VllmControl() as server:
+        server.routes["GET /v1/models"] = (200, MODELS)
+        port = int(server.url.rpartition(":")[2])
+        services = Services(of_others(server.url), LiveFolder(tmp_path / "run"), lambda _: None)
+        services.start(first, "0")
+        services.publish(second, "1")
+    with services:
+        wait_for(lambda: services.restarts.get("engine-0"))
+        with VllmControl(port) as again:
+            again.routes["GET /v1/models"] = (200, MODELS)
+            wait_for(lambda: (again.folder, again.version) == (str(second), "1"))
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from tests.trainer.live.test_services_outside import commanded
+from gyre.trainer.live.folder import LiveFolder
+from gyre.trainer.live.services import Services
+services = Services(commanded(), LiveFolder(Path(sys.argv[1])), print)
+services.start(Path(sys.argv[1]), "0")
+print("started", flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_outlives_the_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with parent:
+        assert parent.stdout and parent.stdout.readline() == "started\n"
+        children = psutil.Process(parent.pid).children(recursive=True)
+        assert len(children) >= 4  # engine and proxy, and a supervisor of each
+        parent.kill()
+        assert psutil.wait_procs(children, 30)[1] == []
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+    def refused(table: EngineTable, **more: Any) -> str:
+        with pytest.raises(TrainError) as caught:
+            engines_of(settings(table, **more), LiveFolder(tmp_path))
+        return f"{caught.value.message} ({caught.value.hint})"
+
+    vllm = EngineKind.VLLM
+    assert "neither `urls` nor `command`" in refused(EngineTable(kind=vllm))
+    both = EngineTable(kind=vllm, urls=("http://a",), command=COMMAND)
+    assert "both `urls` and `command`" in refused(both)
+    assert "no `{port}`" in refused(EngineTable(kind=vllm, command=("vllm", "serve", "{model}")))
+    assert "`no-such` of `engine.command` is not installed" in refused(
+        EngineTable(kind=vllm, command=("no-such", "{model}", "{port}"))
+    )
+    assert "`engine.urls` is not for an embedded engine" in refused(EngineTable(urls=("http://a",)))
+    assert "{chat_template}" in refused(EngineTable(kind=vllm, command=COMMAND), chat_template="t.jinja")
+
+
+def test_deaths_are_too_many_only_within_a_short_time() -> None:
+    now = 0.0
+    deaths = Deaths(lambda: now)
+    for number in range(LIMIT - 1):
+        deaths.note("engine-0")
+        assert not deaths.too_many("engine-0") and not deaths.too_many("proxy")
+        assert (deaths.pause_s("engine-0") == 0) == (number == 0)
+    now = WINDOW_S + 1
+    deaths.note("engine-0")
+    assert not deaths.too_many("engine-0")
+    for _ in range(LIMIT - 1):
+        deaths.note("engine-0")
+    assert deaths.too_many("engine-0")
+    assert deaths.counts["engine-0"] == 2 * LIMIT - 1
