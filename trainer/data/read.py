@@ -110,7 +110,7 @@ def read_groups(source: str | Path | Trees, settings: TrainSettings) -> TrainDat
     trees = source if isinstance(source, Trees) else read_trees(source)
     summaries = trees.executions()
     reasons = Counter(why for one in summaries if (why := why_not(one)) is not None)
-    worth = _worth(summaries, settings)
+    worth = worth_of(summaries, settings)
     members = [_member(key, worth[key], one) for key, one in converted(trees, worth)]
     reasons["damaged"] = len(worth) - len(members)
     reasons["no_targets"] += sum(not member.targets for member in members)
@@ -131,7 +131,7 @@ def why_not(summary: ExecutionSummary) -> str | None:
     return "no_targets" if why is None and not summary.kept_targets else why
 
 
-def _worth(summaries: Sequence[ExecutionSummary], settings: TrainSettings) -> dict[AttemptKey, Worth]:
+def worth_of(summaries: Sequence[ExecutionSummary], settings: TrainSettings) -> dict[AttemptKey, Worth]:
     """Of those that are trained. Who has no targets still counts in the mean of its group."""
     compared = advantages(summaries, settings.advantage)
     found: dict[AttemptKey, Worth] = {}
