@@ -80,7 +80,7 @@ FAMILIES = {
 def work(client: OpenAI, model: str, family: Family, task: str) -> bool:
     """Whether the model said by itself that it is done."""
     messages: Any = [{"role": role, "content": said} for role, said in family.shown]
-    messages.append({"role": "user", "content": family.task.format(task)})
+    messages.append({"role": "user", "content": family.task.format(task.strip())})
     for _ in range(TURNS):
         answer = client.chat.completions.create(
             model=model, messages=messages, max_tokens=TOKENS, **family.how

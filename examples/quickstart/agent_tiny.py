@@ -21,7 +21,7 @@ TURNS, TOKENS = 4, 14
 
 def work(model: str, task: str) -> bool:
     """Whether the model said by itself that it is done."""
-    messages = [{"role": "system", "content": RULES}, {"role": "user", "content": task}]
+    messages = [{"role": "system", "content": RULES}, {"role": "user", "content": task.strip()}]
     for _ in range(TURNS):
         said = ask(model, messages)
         print(said, flush=True)

@@ -115,7 +115,7 @@ def work(workspace: Path, kind: str, answers: list[str]) -> tuple[list[dict[str,
     how = [str(QUICKSTART / word) if word.endswith(".py") else word for word in how]
     with FakeEngine(script=[Answer(text=text, close=True) for text in answers]) as engine:
         subprocess.run(
-            [sys.executable, *how, "fake", "Copy a.txt to b.txt."],
+            [sys.executable, *how, "fake", "Copy a.txt to b.txt.\n"],
             cwd=workspace,
             env={"OPENAI_BASE_URL": f"{engine.url}/v1", "OPENAI_API_KEY": "unused"},
             check=True,
@@ -131,6 +131,12 @@ def test_an_agent_does_what_the_model_says(tmp_path: Path, kind: str) -> None:
     said = [message["content"] for message in requests[-1]["messages"] if message["role"] == "assistant"]
     assert said[1 - len(GOOD[kind]) :] == GOOD[kind][:-1]
     assert {request["max_tokens"] for request in requests} == {14}
+
+
+def test_the_tiny_model_is_asked_as_it_was_taught(example: Any, tmp_path: Path) -> None:
+    requests, _ = work(tmp_path, "tiny", GOOD["tiny"])
+    taught = example.warmstart.skilled(example.tasks.Work("apple", "b.txt", "a.txt"))
+    assert [request["messages"] for request in requests] == [taught[:2], taught[:4], taught[:6]]
 
 
 @pytest.mark.parametrize("kind", GOOD)
