@@ -12,6 +12,6 @@ class TwoWords(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name = " ".join(args[:2])
-        if len(args) > 1 and name in self.commands:
+        if name in self.commands:
             return name, self.commands[name], args[2:]
         return super().resolve_command(ctx, args)

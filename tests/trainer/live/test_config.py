@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from gyre.trainer.live.settings import (
 )
 from gyre.trainer.rollout.harness import Harness
 from gyre.trainer.settings import LossSettings, OptimizerSettings, PassName, TrainSettings
+from gyre.trainer.tables import tables_in
 from gyre.treebuilder.options import CAP, Rule
 
 SMALL = """
@@ -418,3 +421,54 @@ def test_what_is_not_set_is_told_with_what_it_then_is(tmp_path: Path) -> None:
         assert line in printed.splitlines()
     for name in ("epochs", "max_updates", "every = 10"):
         assert name not in printed
+
+
+# ------------------------------------------------------------------------------------------- documentation
+
+
+DOCS = (Path(__file__).parents[3] / "docs" / "live.md").read_text()
+TABLES: dict[str, type[msgspec.Struct]] = {
+    "Top level": RunSettings,
+    "`[engine]`": EngineTable,
+    "`[harness]`": HarnessTable,
+    "`[[tasks]]`": TaskTable,
+    "`[rollout]`": RolloutTable,
+    "`[limits]`": LimitTable,
+    "`[timeouts]`": TimeoutTable,
+    "`[sampling]`": SamplingTable,
+    "`[trees]`": TreeTable,
+    "`[evaluation]`": EvaluationTable,
+    "`[report]`": ReportTable,
+}
+
+
+def documented(title: str) -> dict[str, str]:
+    section = DOCS.partition(f"\n### {title}\n")[2].partition("\n#")[0]
+    return dict(re.findall(r"^\| `([a-z_]+)` \| ([^|]*?) ?\|", section, re.MULTILINE))
+
+
+@pytest.mark.parametrize("title", TABLES)
+def test_every_key_is_documented_with_its_default_and_nothing_else(title: str) -> None:
+    rows = documented(title)
+    fields = {field.encode_name: field for field in msgspec.structs.fields(TABLES[title])}
+    tables = {name for name, field in fields.items() if tables_in(field.type)[0] and name != "tasks"}
+    if title == "Top level":
+        tables.add("tasks")
+    assert set(rows) == set(fields) - tables
+    for name, row in rows.items():
+        field = fields[name]
+        assert (row == "required") is field.required, name
+        if field.default not in (msgspec.NODEFAULT, None, ()):
+            assert json.loads(row.strip("`")) == field.default, name
+
+
+def test_every_table_is_documented() -> None:
+    known = {field.encode_name for field in msgspec.structs.fields(RunSettings) if tables_in(field.type)[0]}
+    assert known == {title.strip("`[]") for title in TABLES if title != "Top level"} | {"train"}
+
+
+def test_the_example_of_the_documentation_is_understood(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL)
+    settings = load(tmp_path, example)
+    assert [each.weight for each in settings.tasks] == [2.0, 1.0]
+    assert settings.train.updates_per_batch == 4
