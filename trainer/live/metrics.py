@@ -33,7 +33,7 @@ class LiveMetrics:
         """That were there, when the run went on."""
 
     def update(self, report: UpdateReport, place: Mapping[str, int]) -> None:
-        """`place`: `batch` and `burst`, both from 0."""
+        """`place`: `batch` and `part`, both from 0."""
         self._update = report.update
         self._write({"kind": "update", **line_of(report, place)}, report.metrics())
 

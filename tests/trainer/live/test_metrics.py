@@ -49,7 +49,7 @@ def update(number: int) -> UpdateReport:
 def batch(told: LiveMetrics, number: int) -> None:
     """Of two updates."""
     for part in (0, 1):
-        told.update(update(2 * number + part + 1), {"batch": number, "burst": part})
+        told.update(update(2 * number + part + 1), {"batch": number, "part": part})
     told.batch(report(number))
 
 
@@ -68,7 +68,7 @@ def test_a_line_of_each_kind(tmp_path: Path) -> None:
         told.publication(publication(2))
         told.evaluation(evaluated(2, temperature=0.0))
     first, one, _, whole, published, greedy = lines_of(tmp_path)
-    assert (one["kind"], one["update"], one["batch"], one["burst"], one["loss"]) == ("update", 1, 0, 0, 0.5)
+    assert (one["kind"], one["update"], one["batch"], one["part"], one["loss"]) == ("update", 1, 0, 0, 0.5)
     assert (whole["kind"], whole["update"], whole["batch"], whole["burst"]) == ("batch", 2, 0, 3)
     assert (whole["version"], whole["pass_rate"], whole["groups"]) == ("3", 2 / 6, 2)
     assert whole["outcome/timed_out"] == 2
@@ -179,7 +179,7 @@ def test_a_run_that_goes_on_shows_what_it_was_before(tmp_path: Path) -> None:
     with live_metrics(RunFolder(tmp_path), 0) as told:
         told.evaluation(evaluated(0))
         batch(told, 0)
-        told.update(update(3), {"batch": 1, "burst": 0})
+        told.update(update(3), {"batch": 1, "part": 0})
         told.batch(short)
     before.evaluation(evaluated(0))
     before.batch(report(0))
@@ -207,7 +207,7 @@ class Heard:
 def test_trackers_hear_what_tensorboard_shows(tmp_path: Path) -> None:
     heard = Heard()
     with live_metrics(RunFolder(tmp_path), 0, Hooks([heard])) as told:
-        told.update(replace(update(1), loss=math.nan), {"batch": 0, "burst": 0})
+        told.update(replace(update(1), loss=math.nan), {"batch": 0, "part": 0})
         told.batch(report(0))
         told.evaluation(evaluated(1))
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
@@ -273,7 +273,7 @@ def test_the_split_of_time_adds_up(tmp_path: Path) -> None:
     assert (found.batches, found.rollout_s, found.scoring_s, found.tree_s) == (2, 5.0, 6.0, 1.0)
     with live_metrics(RunFolder(tmp_path), 0) as told:
         for one in reports:
-            told.update(update(one.batch + 1), {"batch": one.batch, "burst": 0})
+            told.update(update(one.batch + 1), {"batch": one.batch, "part": 0})
             told.batch(one)
     assert split_of(batch_lines(tmp_path / "metrics.jsonl")) == found
 
