@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from gyre.elastic.engines.connection import Connection
 from gyre.elastic.engines.launch import launch
 from gyre.elastic.engines.logprobs import check_logprobs
 from gyre.elastic.engines.options import EngineOptions, InFlight
 from gyre.elastic.engines.sglang import Sglang
+from gyre.elastic.engines.tokenizer import FILE, PROBE, check_tokenizer
 from gyre.elastic.engines.transfer import Client, FromMemory, Source, meeting_place
 from gyre.elastic.engines.vllm import ENV, Vllm
 from gyre.proxy.errors import EngineError
@@ -203,6 +205,19 @@ def test_log_probabilities_are_read_in_the_form_of_each() -> None:
                 check_logprobs(engine, "policy", prompt, expected, most=0.2)
             with pytest.raises(EngineError, match="told 2 log-probabilities of 1"):
                 check_logprobs(engine, "policy", prompt, [-1.0])
+
+
+@pytest.mark.parametrize("kind", [Vllm, Sglang])
+def test_an_engine_with_another_tokenizer_is_told(tmp_path: Path, kind: type[Vllm] | type[Sglang]) -> None:
+    own = Tokenizer.from_file(str(folder(0) / FILE)).encode(PROBE).ids
+    with ControlServer({"POST /tokenize": (200, {"tokens": own, "count": len(own)})}) as server:
+        engine = kind("e", options(), server.url)
+        check_tokenizer(engine, "policy", folder(0))
+        assert server.asked[0][1] == {"model": "policy", "prompt": PROBE, "add_special_tokens": False}
+        server.routes["POST /tokenize"] = (200, {"tokens": own[:-1]})
+        with pytest.raises(EngineError, match=f"makes {len(own) - 1} tokens of a text that has {len(own)}"):
+            check_tokenizer(engine, "policy", folder(0))
+        check_tokenizer(engine, "policy", tmp_path)
 
 
 def test_handles_of_gpu_memory_go_through_json(tmp_path: Path) -> None:

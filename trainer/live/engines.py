@@ -11,11 +11,12 @@ from gyre.elastic.engines.face import Engine
 from gyre.elastic.engines.launch import Launch, launch
 from gyre.elastic.engines.options import EngineOptions
 from gyre.elastic.engines.sglang import Sglang
+from gyre.elastic.engines.transfer import FromDisk, FromMemory
 from gyre.elastic.engines.vllm import ENV, Vllm
 from gyre.proxy.units import seconds_of
 from gyre.trainer.errors import TrainError
 from gyre.trainer.live.folder import LiveFolder
-from gyre.trainer.live.settings import EngineKind, EngineTable, RunSettings
+from gyre.trainer.live.settings import EngineKind, EngineTable, RunSettings, Transfer
 
 SERVED = "served"
 """The link in RUN/services that engines of the user's own command read the model from."""
@@ -29,12 +30,17 @@ def engines_of(settings: RunSettings, folder: LiveFolder) -> list[Engine]:
         TrainError: what the file says of them does not go together.
     """
     table, options = settings.engine, options_of(settings)
+    if table.transfer is not Transfer.DISK and table.kind is not EngineKind.VLLM:
+        raise TrainError(f"`engine.transfer` is {table.transfer.value}, which only vLLM has")
     if table.kind is EngineKind.EMBEDDED:
         _refuse_outside(table)
         return [Embedded(_name(number), options, folder.services) for number in range(table.count)]
     sources = _sources(settings, folder)
     if table.kind is EngineKind.VLLM:
-        return [Vllm(_name(number), options, source) for number, source in enumerate(sources)]
+        return [
+            Vllm(_name(number), options, source, _transfer(table.transfer))
+            for number, source in enumerate(sources)
+        ]
     return [Sglang(_name(number), options, source) for number, source in enumerate(sources)]
 
 
@@ -92,6 +98,16 @@ def _require_command(settings: RunSettings) -> None:
 
 def _with_template(word: str, template: str | None) -> str:
     return word.replace(_TEMPLATE, template) if template else word
+
+
+def _transfer(wanted: Transfer) -> FromDisk | FromMemory:
+    match wanted:
+        case Transfer.DISK:
+            return FromDisk()
+        case Transfer.NCCL:
+            return FromMemory("nccl")
+        case Transfer.IPC:
+            return FromMemory("ipc")
 
 
 def _refuse_outside(table: EngineTable) -> None:

@@ -22,6 +22,7 @@ from types import TracebackType
 from gyre.elastic.engine.settings import Dtype
 from gyre.elastic.engines.face import Engine
 from gyre.elastic.engines.logprobs import check_logprobs
+from gyre.elastic.engines.tokenizer import check_tokenizer
 from gyre.proxy.errors import EngineError, GyreError, UpstreamError
 from gyre.proxy.units import seconds_of
 from gyre.trainer.live.deaths import LIMIT, STARTS, WINDOW_S, Deaths
@@ -87,6 +88,9 @@ class Services:
         self._verify(self.engines, served)
         self._proxy.start(version)
         self._model = self.control.model()
+        for engine in self.engines:
+            if engine.profile != TELLS_ITSELF:  # ours has that of the folder
+                check_tokenizer(engine, self.model, model_folder)
         self._watch.start()
         return self.control
 

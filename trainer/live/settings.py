@@ -34,7 +34,18 @@ class InFlight(StrEnum):
     KEEP = "keep"
     """They go on with the keys and values they have, under the new weights."""
     RECOMPUTE = "recompute"
-    """Keys and values are computed anew; the embedded engine can."""
+    """Keys and values are computed anew."""
+
+
+class Transfer(StrEnum):
+    """How weights reach vLLM."""
+
+    DISK = "disk"
+    """It reads the run's folder."""
+    NCCL = "nccl"
+    """Through NCCL; vLLM must be installed here too, and be started with `--weight-transfer-config`."""
+    IPC = "ipc"
+    """Through CUDA's shared memory, likewise; on the trainer's own GPU."""
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +65,7 @@ class EngineTable(_Table, frozen=True, kw_only=True):
     count: Count = 1
     """How many are started."""
     in_flight: InFlight = InFlight.KEEP
+    transfer: Transfer = Transfer.DISK
     slots: Count = 16
     """Answers that an embedded engine computes at once."""
     threads: Cores | None = None

@@ -27,6 +27,7 @@ from gyre.trainer.live.settings import (
     RolloutTable,
     RunSettings,
     TaskTable,
+    Transfer,
 )
 from tests.elastic.program import MODELS
 from tests.elastic.server import SglangControl, VllmControl
@@ -210,6 +211,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         EngineTable(kind=vllm, command=("no-such", "{model}", "{port}"))
     )
     assert "`engine.urls` is not for an embedded engine" in refused(EngineTable(urls=("http://a",)))
+    assert "which only vLLM has" in refused(EngineTable(transfer=Transfer.NCCL))
     assert "{chat_template}" in refused(EngineTable(kind=vllm, command=COMMAND), chat_template="t.jinja")
 
 
