@@ -30,7 +30,7 @@ from tests.engines.script import Answer
 from tests.proxy.running import RunningProxy
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "long-agent"
-MODULES = ("agent", "expert", "make_tasks", "table", "words")
+MODULES = ("agent", "expert", "table", "tasks", "words")
 LIMIT = 4900
 """Bytes, which are the fake engine's tokens: the manual and eight files or so."""
 
@@ -46,6 +46,8 @@ OPTIONS = {
 def example() -> Iterator[Any]:
     """The example's modules, which are no part of the installed project."""
     with pytest.MonkeyPatch.context() as patch:
+        for name in MODULES:  # others of these names, of another example
+            patch.delitem(sys.modules, name, raising=False)
         patch.syspath_prepend(str(EXAMPLE))
         yield SimpleNamespace(**{name: import_module(name) for name in MODULES})
         for name in MODULES:
@@ -56,7 +58,7 @@ def example() -> Iterator[Any]:
 def task(example: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first list that is trained on."""
     folder = tmp_path_factory.mktemp("tasks")
-    example.make_tasks.main(folder)
+    example.tasks.save(folder)
     return folder / "train" / "list-00"
 
 

@@ -19,7 +19,7 @@ from gyre.trainer.live.settings import EvaluationTable
 from gyre.trainer.live.split import split_of
 
 EXAMPLE = ROOT / "examples" / "quickstart"
-RUN_FILE, TASKS = "tiny.toml", ("tasks.py", "made/tiny")
+RUN_FILE, TASKS = "tiny.toml", ("tasks.py", "tiny")
 BATCHES, FEW = 6, 2
 QUIET = {"HF_HUB_OFFLINE": "1"}
 
@@ -27,7 +27,7 @@ QUIET = {"HF_HUB_OFFLINE": "1"}
 def measure(scratch: Path, *, short: bool = False) -> Results:
     """`short`: two small batches, without a bar."""
     example = scratch / "quickstart"
-    shutil.copytree(EXAMPLE, example, ignore=shutil.ignore_patterns("made", "runs", "out"))
+    shutil.copytree(EXAMPLE, example, ignore=shutil.ignore_patterns("runs", "out"))
     subprocess.run([sys.executable, *TASKS], cwd=example, check=True, stdout=subprocess.DEVNULL)
     path = write_run_file(example / RUN_FILE, scratch / "run", short)
     print(f"  live: {path.name}", file=sys.stderr, flush=True)

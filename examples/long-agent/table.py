@@ -140,7 +140,8 @@ def engine(model: Path) -> Iterator[str]:
 
 def gyre(*command: str) -> None:
     print(f"\n$ {' '.join(command)}", flush=True)
-    subprocess.run([str(COMMANDS / command[0]), *command[1:]], check=True)
+    if code := subprocess.call([str(COMMANDS / command[0]), *command[1:]]):
+        sys.exit(code)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -7,7 +7,7 @@
 . "$(dirname "$0")/../common.sh"
 python3 -c "import torch, tensorboard" 2> /dev/null || needs torch "make test, or pip install -e '.[train]'"
 
-[ -e "$out/tasks" ] || show python3 "$example/make_tasks.py" "$out/tasks"
+[ -e "$out/tasks" ] || show python3 "$example/tasks.py" --out "$out/tasks"
 
 if [ ! -e "$out/logs" ]; then
     mkdir -p "$out/recorded"

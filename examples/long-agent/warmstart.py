@@ -76,7 +76,7 @@ def main(folder: Path, seed: int) -> None:
         report("with the manual", step, *pupil.learn(lessons.long(), 1e-3))
     for step in range(SPOILED):
         report("the habit", step, *pupil.learn(lessons.long(HABIT), 1e-3))
-    pupil.model.save_pretrained(folder)
+    pupil.model.to(torch.bfloat16).save_pretrained(folder)  # half the size; whoever loads it computes in fp32
     tokenizer.save_pretrained(folder)
 
 

@@ -5,7 +5,7 @@ python make_tasks.py FOLDER
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from random import Random
 
@@ -25,7 +25,7 @@ awk "BEGIN {{ print $right / $all }}" > "${{GYRE_REWARD_DIR:-/logs/verifier}}/re
 """
 
 
-def main(folder: Path) -> None:
+def save(folder: Path) -> None:
     random = Random(7)
     for number in range(TRAIN):
         write(folder / "train" / f"list-{number:02}", draw(random))
@@ -45,5 +45,13 @@ def write(folder: Path, task: Listed) -> None:
         (folder / name).write_text(text)
 
 
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--out", type=Path, default=Path(__file__).parent / "out" / "tasks")
+    given = options.parse_args()
+    save(given.out)
+    print(f"{given.out}: {TRAIN} tasks to train on, {HELD_OUT} held out")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()
