@@ -61,15 +61,17 @@ def _tasks(plan: LivePlan) -> Rows:
 def _dispatch(plan: LivePlan) -> Rows:
     settings, pace = plan.settings, plan.pace
     size, groups = settings.rollout.group_size, pace.groups_per_batch
+    every = "a batch" if pace.burst == 1 else f"every {pace.burst:,} batches"
+    episodes = output.counted(plan.episodes, "episode")
     return [
         ("batches", f"{pace.batches:,}, of {output.counted(groups, 'group')} of {size:,} executions"),
         ("executions", plan.executions),
         ("at once", settings.rollout.concurrency),
         ("groups dispatched ahead, at most", pace.depth),
-        ("publications", f"{pace.bursts:,}, one every {output.counted(pace.burst, 'batch', 'batches')}"),
+        ("publications", f"{pace.bursts:,}, one {every}"),
         ("staleness, at most", output.counted(pace.bound, "publication")),
         ("updates, at most", plan.updates),
-        ("evaluations, at most", f"{plan.evaluations:,}, {output.counted(plan.episodes, 'episode')} in all"),
+        ("evaluations, at most", f"{plan.evaluations:,}, {episodes} in all" if plan.evaluations else "none"),
     ]
 
 

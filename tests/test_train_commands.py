@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from gyre.cli.main import main
 from gyre.trainer.live.config import load_run
 from gyre.trainer.live.reports import Evaluated
 from gyre.trainer.live.settings import RunSettings
+from gyre.trainer.live.setup import LIVE_MAY_CHANGE
 from gyre.trainer.loop import LiveOutcome, LiveWatch
 
 TASKS = Path(__file__).parents[1] / "examples" / "tasks"
@@ -290,3 +292,14 @@ def test_a_run_whose_time_is_over_is_no_failure(
     loop_that(monkeypatch, lambda *_: outcome_of(tmp_path, interrupted=True, checkpoint=None, final=None))
     assert run("train", file) == 0
     assert "none yet" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------- documentation
+
+
+def test_what_may_be_changed_when_a_run_goes_on_is_documented() -> None:
+    text = (TASKS.parents[1] / "docs" / "live.md").read_text()
+    section = text.partition("These may be changed then:")[2].partition("Anything else")[0]
+    told = {name.strip("[]") for name in re.findall(r"`([^`]+)`", section)} - {"train"}
+    own = {name.removesuffix(".*") for name in LIVE_MAY_CHANGE if not name.startswith("train.")}
+    assert told == own
