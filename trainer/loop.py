@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -25,11 +25,12 @@ from gyre.trainer.live.board import Board
 from gyre.trainer.live.evaluation import Evaluation, due, evaluated
 from gyre.trainer.live.finish import finish
 from gyre.trainer.live.folder import LiveFolder
-from gyre.trainer.live.hooks import hooks
+from gyre.trainer.live.hooks import hooks, require_trackers
 from gyre.trainer.live.inbox import Inbox
 from gyre.trainer.live.jobs import Jobs, load_jobs
 from gyre.trainer.live.lot import Lot
-from gyre.trainer.live.metrics import LiveMetrics, evaluations, live_metrics
+from gyre.trainer.live.metrics import LiveMetrics, live_metrics
+from gyre.trainer.live.numbers import evaluations
 from gyre.trainer.live.options import options_of
 from gyre.trainer.live.reports import BatchReport, Evaluated, Publication
 from gyre.trainer.live.rollouts import Rollouts
@@ -83,6 +84,7 @@ def run(
             was done is kept, and the run can be gone on with.
     """
     watch, folder = watch or LiveWatch(), LiveFolder(root)
+    require_trackers(settings.report)
     confined = require_confinement(settings.unsafe_local)
     options = options_of(settings, folder.executions, model="", context=None, confined=confined)
     jobs = load_jobs(
@@ -108,7 +110,13 @@ def run(
         board.go_on_with(told.lines)
         services = stack.enter_context(Services(settings, folder, board.warn))
         control = services.start(trainer.served, str(trainer.state.version))
-        jobs.options = replace(options, model=services.model, context=services.context)
+        jobs.options = options_of(
+            settings,
+            folder.executions,
+            model=services.model,
+            context=services.context,
+            confined=confined,
+        )
         rollouts = stack.enter_context(
             Rollouts(
                 Record(control),

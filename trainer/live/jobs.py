@@ -13,9 +13,10 @@ from gyre.trainer.errors import TrainError
 from gyre.trainer.live.assignment import Assignment, Group
 from gyre.trainer.live.order import TaskOrder, Weighted
 from gyre.trainer.live.settings import EvaluationTable, TaskTable
-from gyre.trainer.rollout.group import checked_task, slug
+from gyre.trainer.live.tasks import tasks_in
+from gyre.trainer.rollout.group import slug
 from gyre.trainer.rollout.job import Job, Options
-from gyre.trainer.rollout.task import Task, find_tasks
+from gyre.trainer.rollout.task import Task
 
 NEUTRAL = Pin(
     top_p=1.0,
@@ -90,8 +91,8 @@ def load_jobs(
         TaskError: one cannot be run here, or has no scorer.
         TrainError: a task is both trained and evaluated on.
     """
-    found = [_tasks(each, options) for each in lists]
-    held_out = [task for each in evaluation.tasks for task in _tasks(each, options)]
+    found = [tasks_in(Path(each.folder), options) for each in lists]
+    held_out = [task for each in evaluation.tasks for task in tasks_in(Path(each.folder), options)]
     tasks = {task.folder: task for each in found for task in each}
     both = sorted(str(task.folder) for task in held_out if task.folder in tasks)
     if both:
@@ -113,7 +114,3 @@ def episodes(tasks: Sequence[Task], evaluation: EvaluationTable) -> list[Task]:
     draws = np.random.PCG64(np.random.SeedSequence([evaluation.seed])).random_raw(len(tasks))
     mixed = [tasks[index] for index in np.argsort(draws, kind="stable").tolist()]
     return [mixed[number % len(mixed)] for number in range(evaluation.episodes)]
-
-
-def _tasks(table: TaskTable, options: Options) -> list[Task]:
-    return [checked_task(folder, options) for folder in find_tasks(Path(table.folder))]
