@@ -34,7 +34,7 @@ from gyre.proxy.capture.splice import parse_object
 from gyre.proxy.clock import CallClock
 from gyre.proxy.errors import RequestError
 from gyre.proxy.executions import ExecutionState
-from gyre.proxy.identity import BODY_HINTS, api_key, identify, split_path
+from gyre.proxy.identity import BODY_HINTS, api_key, execution_key, identify, split_path
 from gyre.proxy.log.record.attempt import Attempt, Call
 from gyre.proxy.replay import Stored
 from gyre.proxy.replies import body_of, client_status, error_in
@@ -184,7 +184,8 @@ class Exchange:
         token = self.relay.token
         if token is not None:
             shown = self.headers.get("x-gyre-token") or api_key(self.headers) or ""
-            if not hmac.compare_digest(shown.encode(), token.encode()):
+            own = execution_key(self.call.identity.execution_id, token)
+            if not any(hmac.compare_digest(shown.encode(), known.encode()) for known in (token, own)):
                 raise RequestError("the proxy's token is missing or wrong", status=401, code="invalid_token")
         if self.call.wire == Wire.OPAQUE and steers(self.call.method, self.call.path):
             raise RequestError(

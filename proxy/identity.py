@@ -6,6 +6,7 @@ Weaker signals that name another execution do not win; the row is flagged `ident
 
 from __future__ import annotations
 
+import hmac
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,8 @@ from gyre.proxy.errors import RequestError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 KEY_PREFIX = "gyre-x-"
+_PROOF = "~"
+"""In no name."""
 HEADER = "x-gyre-execution"
 
 BODY_HINTS = frozenset(("prompt_cache_key", "metadata"))
@@ -62,6 +65,12 @@ def api_key(headers: Headers) -> str | None:
     return headers.get("x-api-key")
 
 
+def execution_key(name: str, token: str | None) -> str:
+    """The API key of an execution. Where the proxy has a token, it opens the calls of that execution only."""
+    proof = _PROOF + hmac.digest(token.encode(), name.encode(), "sha256").hex() if token else ""
+    return f"{KEY_PREFIX}{name}{proof}"
+
+
 def identify(
     url_name: str | None, headers: Headers, body: Mapping[str, msgspec.Raw] | None = None
 ) -> Identity:
@@ -75,7 +84,7 @@ def identify(
     if url_name:
         named.append((url_name, "url"))
     if key and key.startswith(KEY_PREFIX):
-        named.append((checked_name(key.removeprefix(KEY_PREFIX), "the API key"), "key"))
+        named.append((checked_name(key.removeprefix(KEY_PREFIX).partition(_PROOF)[0], "the API key"), "key"))
     if HEADER in headers:
         named.append((checked_name(headers[HEADER], f"header `{HEADER}`"), "header"))
     session, session_source = _session(headers, body)

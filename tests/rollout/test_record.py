@@ -204,13 +204,21 @@ def test_without_proxy_and_log_it_is_an_error(tmp_path: Path) -> None:
         Record(Control("http://127.0.0.1:1"), patience_s=0).deliver("e1", ENDED)
 
 
-def test_the_token_is_shown_and_is_the_key_of_harnesses(
+def test_the_token_is_shown_and_harnesses_have_keys_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN_ENV, "secret")
     with Stage(tmp_path) as stage:
         assert stage.record.begin("e1", None, None).attempt == 0
-        assert stage.control.key("e1") == "secret"
+        key = stage.control.key("e1")
+        assert key.startswith("gyre-x-e1~") and "secret" not in key
+        for execution, status in (("e1", 200), ("e2", 401)):
+            shown = {"authorization": f"Bearer {key}"}
+            assert stage.proxy.chat(execution, headers=shown).status_code == status
+        steered = stage.proxy.post(
+            f"{stage.proxy.url}/gyre/v1/executions/e1/events", json={"event": "ended"}, headers=shown
+        )
+        assert steered.status_code == 401
         state = stage.run(stage.agent("call()"), name="e2")
         assert state.outcome == "completed"
         monkeypatch.delenv(TOKEN_ENV)

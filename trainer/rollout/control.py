@@ -14,6 +14,7 @@ from urllib.parse import quote
 import httpx
 
 from gyre.proxy.errors import ConfigError, UpstreamError
+from gyre.proxy.identity import execution_key
 from gyre.proxy.log.folder import Folder
 from gyre.proxy.log.live import TOKEN_ENV, proxy_url
 
@@ -67,8 +68,8 @@ class Control:
         return f"{self.url}/x/{execution}/v1"
 
     def key(self, execution: str) -> str:
-        """The API key of a harness: it names the execution, unless the proxy wants its token there."""
-        return self.token or f"gyre-x-{execution}"
+        """The API key of a harness: it names the execution, and opens it where the proxy has a token."""
+        return execution_key(execution, self.token)
 
     def model(self, name: str = "") -> Model:
         """What the engine says of the model of that name, or of its only one.

@@ -15,25 +15,25 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gyre.elastic.process.supervised import GRACE_S, Report, Supervised
+from gyre.elastic.process.supervised import GRACE_S, Supervised
 from gyre.proxy.errors import GyreError, LogError, UpstreamError
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.trainer.rollout import state as states
 from gyre.trainer.rollout.confine import Cage
+from gyre.trainer.rollout.ended import details_of, judged, status_after, why
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.judge import Judgement, judge, last_words
 from gyre.trainer.rollout.place import Place, checked_folder, locked, size
-from gyre.trainer.rollout.record import Calls, Record, Standing, held_in
+from gyre.trainer.rollout.record import Record, Standing, held_in
 from gyre.trainer.rollout.score import Command, Scorer, Verdict, own_scorer, run_scorer
 from gyre.trainer.rollout.secret import Secrets, secrets_of
 from gyre.trainer.rollout.start import prepared, scorer_cage
 from gyre.trainer.rollout.state import Event, State, Status
 from gyre.trainer.rollout.task import Task, TaskError, resolve_env
-from gyre.trainer.rollout.tree import has_files, remove_tree
+from gyre.trainer.rollout.tree import remove_tree
 from gyre.trainer.rollout.watch import Clock, Ending, Quota, watch
 
 log = logging.getLogger(__name__)
@@ -186,7 +186,8 @@ class _Execution:
         words = last_words(self.place.stderr, self.place.stdout, secrets=self.secrets)
         judgement = judge(ending, report, calls, self._limit(ending, quota), words)
         self.state.lost = judgement.outcome is ExecutionOutcome.FAILED and (calls is None or calls.lost)
-        self._over(judgement, self._details(report, calls, held_in(view, self.standing)))
+        limit_s, held_s = self.job.limit_s(self.options), held_in(view, self.standing)
+        self._over(judgement, details_of(report, calls, held_s, limit_s))
 
     def _started(self, lock: int) -> Supervised | None:
         """The harness; None when it cannot be started, which is then recorded."""
@@ -197,7 +198,7 @@ class _Execution:
             return Supervised(program, lock)
         except (OSError, GyreError) as problem:
             self.state.hint = problem.hint if isinstance(problem, GyreError) else ""
-            failed = Judgement(ExecutionOutcome.FAILED, _why(problem), ran=False)
+            failed = Judgement(ExecutionOutcome.FAILED, why(problem), ran=False)
             self._over(failed, {}, Status.NOT_STARTED)
             return None
 
@@ -206,7 +207,7 @@ class _Execution:
         state.outcome = state.ended = judgement.outcome
         state.reason, state.ran = self.secrets.hide(judgement.reason), judgement.ran
         state.seconds, state.details = details.get("seconds", 0.0), details
-        state.status = status or _status_after(judgement)
+        state.status = status or status_after(judgement)
         self._tell(
             Event(
                 event=judgement.event,
@@ -227,24 +228,6 @@ class _Execution:
         if ending is Ending.TOO_MANY:
             return f"{self.options.processes} processes"
         return f"{self.job.limit_s(self.options):g} s"
-
-    def _details(self, report: Report, calls: Calls | None, held_s: float) -> dict[str, Any]:
-        known = {
-            "exit_code": report.code,
-            "signal": report.signal,
-            "seconds": round(report.seconds, 3),
-            "held_s": round(held_s, 3),
-            "timeout_s": self.job.limit_s(self.options),
-            "stdout_bytes": report.stdout.bytes,
-            "stdout_dropped": report.stdout.dropped,
-            "stderr_bytes": report.stderr.bytes,
-            "stderr_dropped": report.stderr.dropped,
-            "left_running": report.left,
-            "not_ended": report.immortal,
-            "calls": calls.made if calls else None,
-            "answered": calls.answered if calls else None,
-        }
-        return {key: value for key, value in known.items() if value is not None}
 
     def score(self, scorer: Scorer | None) -> None:
         """Let the scorer look at the workspace. One that is stopped says nothing; the next run asks again."""
@@ -268,7 +251,7 @@ class _Execution:
             cage=self._scorer_cage if self.options.confined else None,
         )
         if verdict.score is not None or verdict.outcome is not None:
-            self._scored(_judged(verdict, place.workspace))
+            self._scored(judged(verdict, place.workspace))
 
     def _scorer_cage(self, folder: Path) -> Cage:
         return scorer_cage(self.job, self.options, self.record.control, self.place, folder)
@@ -317,26 +300,6 @@ def deliver(root: Path, state: State, record: Record) -> None:
             return
         del state.unrecorded[0]
         states.save(root, state)
-
-
-def _status_after(judgement: Judgement) -> Status:
-    if judgement.outcome == ExecutionOutcome.RUN_TIMEOUT:
-        return Status.INTERRUPTED
-    return Status.UNSCORED if judgement.is_scored else Status.DONE
-
-
-def _judged(verdict: Verdict, workspace: Path) -> Verdict:
-    """Where there is nothing that a scorer could look at, and it looked, its failure says just that."""
-    if verdict.score is not None or not verdict.looked or has_files(workspace):
-        return verdict
-    reason = f"the workspace is empty: {verdict.reason}"
-    return replace(verdict, score=0.0, outcome=ExecutionOutcome.NO_ARTIFACT, reason=reason)
-
-
-def _why(problem: OSError | GyreError) -> str:
-    if isinstance(problem, OSError) and problem.strerror and problem.filename:
-        return f"`{problem.filename}`: {problem.strerror}"
-    return str(problem)
 
 
 def _remove(temporary: str) -> None:
