@@ -20,8 +20,11 @@ from gyre.elastic.engine.text.template import ChatTemplate
 from gyre.trainer.live.config import load_run
 from gyre.trainer.rollout.score import own_scorer, run_scorer
 from gyre.trainer.rollout.task import load_task, prepare
+from gyre.treebuilder import read_trees
+from gyre.treebuilder.build import build_trees
 from tests.engines.fake import FakeEngine
 from tests.engines.script import Answer
+from tests.test_engine import engine_process
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart"
 KINDS = ("tiny", "smollm2", "smollm2-copy")
@@ -205,6 +208,25 @@ def test_the_run_files_say_what_can_be_run(kind: str) -> None:
     settings = load_run(QUICKSTART / f"{kind}.toml")
     assert settings.tasks[0].folder == str(QUICKSTART / "out" / kind / "train")
     assert settings.evaluation.tasks[0].folder == str(QUICKSTART / "out" / kind / "held-out")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_agents_find_the_model_as_it_was_made(example: Any, tmp_path: Path) -> None:
+    example.tasks.save("tiny", tmp_path / "tasks")
+    agent = [sys.executable, "-S", str(QUICKSTART / "agent_tiny.py"), "{model}", "{instruction}"]
+    with engine_process("--model", str(QUICKSTART / "tiny"), "--threads", "1") as (url, _):
+        where = ["--upstream", url, "--logs", str(tmp_path / "logs"), "--runs", str(tmp_path / "runs")]
+        tasks = ["--tasks", str(tmp_path / "tasks" / "held-out"), "--n", "1"]
+        command = [sys.executable, "-m", "gyre.cli.main", "run", *tasks, *where, "--", *agent]
+        subprocess.run(command, check=True)
+    build_trees(tmp_path / "logs", tmp_path / "trees")
+    executions = list(read_trees(tmp_path / "trees").executions())
+    assert len(executions) >= 120
+    assert 0.10 <= sum(one.score == 1.0 for one in executions) / len(executions) <= 0.40
+    # What an agent sends back is what was sampled, so an execution is one path.
+    assert {cause for one in executions for cause in one.causes} == {"start", "continuation"}
+    assert {one.trajectories for one in executions} == {1}
 
 
 @pytest.mark.slow
