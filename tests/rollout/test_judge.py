@@ -16,6 +16,7 @@ WELL, BAD = Report(code=0), Report(code=3)
 KILLED, ODD = Report(code=None, signal=9), Report(code=None, signal=99)
 LOST = Report(code=None, lost=True)
 UNANSWERED = "none of its 2 calls was answered: busy; words"
+SPENT = Calls(5, 4, "no more", limit="its limit of 4 calls")
 NONE, SOME, REFUSED = Calls(0, 0), Calls(5, 4, "late"), Calls(2, 0, "busy")
 
 
@@ -35,6 +36,10 @@ NONE, SOME, REFUSED = Calls(0, 0), Calls(5, 4, "late"), Calls(2, 0, "busy")
         (Ending.TIMED_OUT, BAD, REFUSED, Outcome.TIMED_OUT, True, "not done after LIMIT"),
         (Ending.TIMED_OUT, BAD, NONE, Outcome.FAILED, False, "it made no call within LIMIT"),
         (Ending.TOO_LARGE, BAD, SOME, Outcome.FAILED, True, "its files took LIMIT"),
+        (Ending.TOO_MANY, BAD, SOME, Outcome.FAILED, True, "it had more than LIMIT"),
+        (Ending.EXITED, WELL, SPENT, Outcome.TIMED_OUT, True, "its limit of 4 calls"),
+        (Ending.EXITED, BAD, SPENT, Outcome.TIMED_OUT, True, "its limit of 4 calls"),
+        (Ending.INTERRUPTED, BAD, SPENT, Outcome.RUN_TIMEOUT, False, "the run was interrupted"),
         (Ending.INTERRUPTED, BAD, SOME, Outcome.RUN_TIMEOUT, False, "the run was interrupted"),
     ],
 )  # fmt: skip

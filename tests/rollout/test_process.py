@@ -7,11 +7,15 @@ import secrets
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from gyre.elastic.process import reaper
 from gyre.elastic.process.supervised import Program, Report, StartError, Supervised
 from gyre.trainer.rollout.place import BusyError, locked
 from tests.proxy.processes import wait_for
@@ -178,6 +182,46 @@ def test_whoever_kills_the_supervisor_is_found_and_ended(tmp_path: Path) -> None
     )
     report = finished(program)
     assert (report.lost, report.code) == (True, None)
+
+
+def nurseries() -> list[psutil.Process]:
+    found = psutil.Process().children()
+    return [child for child in found if reaper.__file__ in child.cmdline()]
+
+
+def test_supervisors_come_from_one_process_and_outlive_it(tmp_path: Path) -> None:
+    text = "echo up; while [ ! -e go ]; do sleep 0.05; done"
+    with Supervised(shell(tmp_path, text)) as running:
+        wait_for(lambda: (tmp_path / "stdout.txt").read_text() == "up\n")
+        (nursery,) = nurseries()
+        nursery.kill()
+        nursery.wait()
+        (tmp_path / "go").write_text("")
+        report = running.wait(20)
+    assert report and (report.code, report.lost) == (0, False)
+    assert finished(shell(tmp_path, "exit 4")).code == 4
+    assert len(nurseries()) == 1
+
+
+def test_many_at_once_do_not_mix(tmp_path: Path) -> None:
+    def run(number: int) -> int | None:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert finished(shell(folder, f"echo {number}; exit {number}")).code == number
+        return int((folder / "stdout.txt").read_text())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(run, range(40))) == list(range(40))
+
+
+def test_no_descriptor_is_left(tmp_path: Path) -> None:
+    finished(shell(tmp_path, "true"))
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        finished(shell(tmp_path, "true"))
+        with pytest.raises(StartError):
+            Supervised(replace(shell(tmp_path, ""), argv=["no-such-program"]))
+    assert psutil.Process().num_fds() == before
 
 
 STARTER = """

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gyre.proxy import read_log
+from gyre.proxy.allowance import Allowance
 from gyre.proxy.errors import LogError, UpstreamError
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.proxy.log.check import check
@@ -91,6 +93,30 @@ def test_calls_are_counted_by_attempt(tmp_path: Path) -> None:
         stage.proxy.chat("e1")
         assert stage.record.calls("e1", second) == Calls(1, 1)
         assert stage.record.calls("e1", first) == counted
+
+
+def test_calls_of_an_attempt_that_outlived_its_proxy_are_in_the_log(tmp_path: Path) -> None:
+    with FakeEngine() as engine:
+        with RunningProxy(tmp_path / "logs", engine) as first:
+            record = Record(Control(first.url, first.logs), patience_s=0)
+            since = record.begin("e1", None, None, allowance=Allowance(calls=2))
+            counted = [first.chat("e1").status_code for _ in range(3)]
+            known = record.calls("e1", since)
+        with RunningProxy(tmp_path / "logs", engine) as second:
+            record = Record(Control(second.url, second.logs), patience_s=0)
+            later = record.calls("e1", since)
+    assert counted == [200, 200, 403]
+    assert known and (known.made, known.answered, known.lost) == (3, 2, False)
+    assert known.limit == "its limit of 2 calls"
+    assert later == replace(known, lost=True)
+
+
+def test_a_proxy_that_missed_an_end_is_told_of_it(stage: Stage) -> None:
+    stage.record.begin("e1", None, None)
+    stage.proxy.chat("e1")
+    append(stage.proxy.logs, "e1", ENDED)  # just after the proxy had read its log
+    assert stage.record.begin("e1", None, None, ended=0).attempt == 1
+    assert stage.record.begin("e2", None, None, ended=1).attempt == 2
 
 
 def test_without_its_log_the_proxy_is_asked_for_the_number_of_calls(stage: Stage) -> None:
