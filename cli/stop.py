@@ -18,7 +18,7 @@ class Stop(threading.Event):
 
 @contextmanager
 def interruptible(told: str) -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM set it and say `told`; the second one ends the process on the spot."""
+    """Ctrl-C and SIGTERM set it and say `told`, if anything; the second one ends the process on the spot."""
     stop = Stop()
 
     def asked(number: int, frame: object) -> None:
@@ -26,7 +26,8 @@ def interruptible(told: str) -> Iterator[Stop]:
             os._exit(stop.code)
         stop.code = 128 + number
         stop.set()
-        os.write(2, told.encode() + b"\n")
+        if told:
+            os.write(2, told.encode() + b"\n")
 
     before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

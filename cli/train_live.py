@@ -5,20 +5,26 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyre.cli import output
+from gyre.cli.several import failed
 from gyre.cli.stop import interruptible
 from gyre.cli.train_view import view
+from gyre.proxy.errors import GyreError
 
 if TYPE_CHECKING:
     from gyre.trainer.live.reports import Evaluated
     from gyre.trainer.live.settings import RunSettings
     from gyre.trainer.loop import LiveOutcome
+    from gyre.trainer.update.ranks import Ranks
 
 SCHEMA = 1
 _COLUMNS = ("", "")
+_MAIN_FIRST_S = 30.0
+"""The main process has agents and engines to end before it comes to its own end."""
 
 
 def train_live(run_file: Path, flags: Mapping[str, Any], *, resume: bool, dry_run: bool, json: bool) -> int:
@@ -34,24 +40,55 @@ def train_live(run_file: Path, flags: Mapping[str, Any], *, resume: bool, dry_ru
 
         print_plan(settings, json=json)
         return 0
+    from gyre.trainer.update.processes import start
+
+    ranks = start(settings.train.device)
+    code = _lead(settings, ranks, resume, json) if ranks.is_main else _follow(settings, ranks, resume)
+    ranks.leave(code)
+    return code
+
+
+def _lead(settings: RunSettings, ranks: Ranks, resume: bool, json: bool) -> int:
+    """The run; exit code."""
     from gyre.trainer.loop import LiveWatch, run
 
     began = time.monotonic()
-    with interruptible("ending what runs; again: at once") as stop, view() as shown:
-        watch = LiveWatch(
-            tell=shown.tell,
-            status=shown.status,
-            batch=shown.batch,
-            publication=shown.publication,
-            evaluation=shown.evaluation,
-            stop=stop.is_set,
-        )
-        outcome = run(settings, out_of(settings), resume=resume, watch=watch)
+    try:
+        with interruptible("ending what runs; again: at once") as stop, view() as shown:
+            watch = LiveWatch(
+                tell=shown.tell,
+                status=shown.status,
+                batch=shown.batch,
+                publication=shown.publication,
+                evaluation=shown.evaluation,
+                stop=stop.is_set,
+            )
+            outcome = run(settings, out_of(settings), resume=resume, ranks=ranks, watch=watch)
+    except GyreError as error:
+        failed(ranks, error)
+        raise
     if json:
         output.print_json(_document(outcome, settings))
     else:
         _print(outcome, settings, time.monotonic() - began)
     return stop.code if outcome.interrupted else 0
+
+
+def _follow(settings: RunSettings, ranks: Ranks, resume: bool) -> int:
+    """In the other processes of several, which say nothing but what they fail of."""
+    from gyre.trainer.live.follow import follow
+
+    try:
+        with interruptible("") as stop:
+            in_order = follow(settings, out_of(settings), ranks=ranks, resume=resume, stop=stop.is_set)
+    except GyreError as error:
+        failed(ranks, error, main_first_s=0.0 if stop.is_set() else _MAIN_FIRST_S)
+        raise
+    if not in_order:
+        with suppress(GyreError):  # the main process has yet to say what it failed of
+            ranks.barrier()
+        ranks.leave(1)
+    return stop.code
 
 
 def out_of(settings: RunSettings) -> Path:

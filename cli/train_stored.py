@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gyre.cli import output
+from gyre.cli.several import failed
 from gyre.cli.stop import Stop, interruptible
 from gyre.proxy.errors import GyreError
 
@@ -54,7 +55,7 @@ def train_stored(
         with interruptible("stopping after the piece under way; again: at once") as stop:
             outcome = _train(trees, model, out, settings, resume, ranks, stop)
     except GyreError as error:
-        _one_of_several(ranks, error)
+        failed(ranks, error, main_first_s=_MAIN_FIRST_S)
         raise
     if ranks.is_main:
         _print_json(outcome, out) if json else _print_outcome(outcome, out, time.monotonic() - began)
@@ -72,15 +73,6 @@ def _train(
     with _shown() as updated:
         watch = Watch(tell=output.say, updated=updated, stop=stop.is_set)
         return run(trees, model, out, settings, resume=resume, ranks=ranks, watch=watch)
-
-
-def _one_of_several(ranks: Ranks, error: GyreError) -> None:
-    """Most errors are met by all processes at once, and are to be told once."""
-    if ranks.size > 1:
-        if not ranks.is_main:
-            time.sleep(_MAIN_FIRST_S)
-        output.print_error(error)
-        ranks.leave(1)
 
 
 @contextmanager

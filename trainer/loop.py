@@ -44,6 +44,7 @@ from gyre.trainer.live.warnings import Alike
 from gyre.trainer.rollout.confine import require_confinement
 from gyre.trainer.rollout.record import Record
 from gyre.trainer.update.computing import Stopped
+from gyre.trainer.update.ranks import OneProcess, Ranks
 from gyre.trainer.update.report import Phases, Skipped
 
 
@@ -75,9 +76,16 @@ class LiveOutcome:
 
 
 def run(
-    settings: RunSettings, root: Path, *, resume: bool = False, watch: LiveWatch | None = None
+    settings: RunSettings,
+    root: Path,
+    *,
+    resume: bool = False,
+    ranks: Ranks | None = None,
+    watch: LiveWatch | None = None,
 ) -> LiveOutcome:
     """Train as the run file says, into `root`; with `resume`, go on from the newest checkpoint there.
+
+    Of several processes this is for the main one; the others `follow`.
 
     Raises:
         GyreError: tasks, model, engine, harness or folder that cannot be used, or that failed for good. What
@@ -99,9 +107,17 @@ def run(
     with ExitStack() as stack:
         deadline = _deadline(settings, watch.stop)
         trainer = stack.enter_context(
-            set_up(settings, root, resume=resume, tell=watch.tell, stop=deadline, at=watch.at)
+            set_up(
+                *(settings, root),
+                ranks=ranks or OneProcess(),
+                resume=resume,
+                tell=watch.tell,
+                stop=deadline,
+                at=watch.at,
+            )
         )
         ticker = stack.enter_context(Ticker(board, folder, watch.status))
+        stack.enter_context(trainer.team)
         about = msgspec.to_builtins(settings)
         sent = stack.enter_context(
             hooks(settings.report, name=root.name, identity=trainer.identity, config=about, warn=board.warn)
@@ -172,7 +188,7 @@ class _Loop:
     def run(self) -> LiveOutcome:
         trainer, interrupted, final = self._trainer, False, None
         try:
-            trainer.learner.served_as(str(trainer.state.version))
+            trainer.team.served_as(str(trainer.state.version))
             self._lot.go_on_with(trainer.state.waiting)
             while self._dispatch.burst < trainer.pace.bursts:
                 self._burst()
@@ -204,7 +220,7 @@ class _Loop:
         """Groups as they become ready; an update is taken whenever all of its groups have come."""
         trainer, state = self._trainer, self._trainer.state
         updates = part = 0
-        stream = trainer.learner.stream(groups=trainer.pace.groups_per_batch)
+        trainer.team.stream(groups=trainer.pace.groups_per_batch)
         for _ in range(trainer.pace.groups_per_batch):
             self._enter(Phase.ROLLOUT)
             with self._clock("wait"):
@@ -213,7 +229,7 @@ class _Loop:
                 trees = self._lot.consume(finished, trainer.learner.progress.update)
             self._enter(Phase.TRAINING)
             with self._clock("train"):
-                reports = stream.add(trees)
+                reports = trainer.team.add(trees)
             for report in reports:
                 updates += report.skipped is Skipped.NO
                 self._told.update(report, {"batch": state.batch, "part": part})
@@ -252,7 +268,7 @@ class _Loop:
             self._watch.at("publication saved")
             swapped = self._services.publish(trainer.served, str(state.version))
             self._watch.at("published")
-        trainer.learner.served_as(str(state.version))
+        trainer.team.served_as(str(state.version))
         if self._stepped:
             made = Publication(
                 version=str(state.version),
@@ -291,8 +307,9 @@ class _Loop:
         """Raises what ends the run."""
         if self._stop():
             raise Stopped
-        if self._services.failed is not None:
-            raise self._services.failed
+        for failed in (self._services.failed, self._trainer.team.failed):
+            if failed is not None:
+                raise failed
 
     def _enter(self, phase: Phase) -> None:
         state = self._trainer.state

@@ -8,8 +8,8 @@ and ends, on a CPU, with the same bits as one that was not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from gyre.trainer.update.folder import RUN, SETTINGS, Observer, RunFolder
 from gyre.trainer.update.learner import Learner
 from gyre.trainer.update.metrics import Metrics, metrics
 from gyre.trainer.update.network import as_set, reference_of, require_fit
+from gyre.trainer.update.owned import owned
 from gyre.trainer.update.ranks import OneProcess, Ranks
 from gyre.trainer.update.report import UpdateReport
 from gyre.trainer.update.saving import Saver, newest_saved, old_of
@@ -84,7 +85,7 @@ def train(
     if ranks.is_main:
         folder.require(resume=resume)
     data = read_groups(trees, settings)
-    with _owned(folder, ranks, resume=resume):
+    with owned(folder, ranks, resume=resume):
         inputs = origin.inputs(trees, model, settings.loss.reference)
         saved = newest_saved(folder, settings, inputs, watch.tell) if resume else None
         start = str(folder.place(saved.state.update) / checkpoint.MODEL) if saved else model
@@ -179,13 +180,3 @@ def _diverged(learner: Learner, saver: Saver) -> DivergedError:
         f"loss or gradients were not finite in {count} updates in a row; `{saver.newest}` is the state before"
     )
     return DivergedError(text, "go on with `--resume` and a smaller `lr`, or a smaller `clip_norm`")
-
-
-@contextmanager
-def _owned(folder: RunFolder, ranks: Ranks, *, resume: bool) -> Iterator[None]:
-    """The folder is the main process's; the others go on once it has it."""
-    with folder.locked() if ranks.is_main else nullcontext():
-        if ranks.is_main:
-            folder.require(resume=resume)
-        ranks.barrier()
-        yield

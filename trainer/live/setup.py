@@ -19,16 +19,18 @@ from gyre.trainer.live.folder import LEFT_BARE, SETTINGS
 from gyre.trainer.live.groups import Sizes
 from gyre.trainer.live.settings import EngineKind, RunSettings
 from gyre.trainer.live.state import LiveState, as_json, from_json
+from gyre.trainer.live.team import Team
 from gyre.trainer.passes.policy import load_policy
 from gyre.trainer.settings import Dtype
 from gyre.trainer.update import checkpoint, origin
 from gyre.trainer.update.batch import number_of_parts
-from gyre.trainer.update.checkpoint import MAY_CHANGE, Saved, require_settings
+from gyre.trainer.update.checkpoint import MAY_CHANGE, require_settings
 from gyre.trainer.update.cursor import Cursor
 from gyre.trainer.update.folder import RUN, Observer, RunFolder
 from gyre.trainer.update.learner import Learner
 from gyre.trainer.update.network import as_set, positions, reference_of
-from gyre.trainer.update.ranks import OneProcess
+from gyre.trainer.update.owned import owned
+from gyre.trainer.update.ranks import Ranks
 from gyre.trainer.update.saving import Saver, newest_saved
 
 MAX_GAP = 1e-4
@@ -49,11 +51,13 @@ class Trainer:
     folder: RunFolder
     learner: Learner
     saver: Saver
+    team: Team
+    """Who trains and writes checkpoints: `learner` and `saver`, here and in the other processes."""
     state: LiveState
     pace: Pace
     sizes: Sizes
     identity: str
-    """Of the run, the same when it goes on."""
+    """Of the run, the same when it goes on; the main process knows it."""
 
     @property
     def newest(self) -> Path:
@@ -76,7 +80,7 @@ class Trainer:
             )
 
     def save(self) -> None:
-        self.saver.save(Cursor(), live=as_json(self.state))
+        self.team.save(as_json(self.state))
 
 
 def pace_of(settings: RunSettings) -> Pace:
@@ -100,34 +104,36 @@ def set_up(
     settings: RunSettings,
     root: Path,
     *,
+    ranks: Ranks,
     resume: bool,
     tell: Callable[[str], None],
     stop: Callable[[], bool],
     at: Observer,
 ) -> Iterator[Trainer]:
-    """Holds the run's folder as long as the block lasts.
+    """Holds the run's folder as long as the block lasts. Collective.
 
     Raises:
         TrainError: the folder has another run, or none to go on with; model or settings that cannot be used.
     """
     folder = RunFolder(root, bare=LEFT_BARE, settings=SETTINGS)
-    folder.require(resume=resume)
-    with folder.locked():
-        folder.require(resume=resume)
-        yield _trainer(settings, folder, resume, tell, stop, at)
+    with owned(folder, ranks, resume=resume):
+        yield _trainer(settings, folder, ranks, resume, tell, stop, at)
 
 
 def _trainer(
     settings: RunSettings,
     folder: RunFolder,
+    ranks: Ranks,
     resume: bool,
     tell: Callable[[str], None],
     stop: Callable[[], bool],
     at: Observer,
 ) -> Trainer:
-    train, ranks = settings.train, OneProcess()
+    train = settings.train
     inputs = origin.model_inputs(settings.model, train.loss.reference)
-    saved = _saved(settings, folder, inputs, tell) if resume else None
+    if resume and ranks.is_main:
+        _require_same(settings, folder, tell)
+    saved = newest_saved(folder, train, inputs, tell) if resume else None
     start = str(folder.place(saved.state.update) / checkpoint.MODEL) if saved else settings.model
     policy = load_policy(start, dtype=train.dtype, device=train.device, progress=tell)
     sizes = Sizes(vocab_size(policy.model), positions(policy.model), settings.limits.context)
@@ -146,28 +152,27 @@ def _trainer(
     torch.manual_seed(train.seed)  # nothing draws, but a model of its own kind may
     if saved:
         saver.go_on_from(saved)
-    trainer = Trainer(
+    state = from_json(saved.state.live) if saved else LiveState()
+    identity = _identity(settings, folder, inputs) if ranks.is_main else ""
+    if not saved:
+        saver.save(Cursor(), live=as_json(state))
+    return Trainer(
         folder=folder,
         learner=learner,
         saver=saver,
-        state=from_json(saved.state.live) if saved else LiveState(),
+        team=Team(ranks, learner, saver),
+        state=state,
         pace=pace_of(settings),
         sizes=sizes,
-        identity=_identity(settings, folder, inputs),
+        identity=identity,
     )
-    if not saved:
-        trainer.save()
-    return trainer
 
 
-def _saved(
-    settings: RunSettings, folder: RunFolder, inputs: dict[str, str], tell: Callable[[str], None]
-) -> Saved | None:
-    """The newest checkpoint, if what is asked for now is that run."""
+def _require_same(settings: RunSettings, folder: RunFolder, tell: Callable[[str], None]) -> None:
+    """TrainError if what is asked for now is not the run that the folder has."""
     before = msgspec.to_builtins(load_run(folder.root / SETTINGS, {}))
     for note in require_settings(before, msgspec.to_builtins(settings), LIVE_MAY_CHANGE):
         tell(note)
-    return newest_saved(folder, settings.train, inputs, tell)
 
 
 def _identity(settings: RunSettings, folder: RunFolder, inputs: dict[str, str]) -> str:

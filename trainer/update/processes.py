@@ -8,10 +8,11 @@ torchrun tells each its number, starts it in a session of its own, and ends all 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import NoReturn
 
@@ -24,17 +25,28 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from gyre.trainer.errors import TrainError
 from gyre.trainer.passes.policy import Policy
 from gyre.trainer.settings import Device
-from gyre.trainer.update.ranks import OneProcess, Ranks
+from gyre.trainer.update.ranks import OneProcess, Ranks, Value
 from gyre.trainer.update.sharding import Sharded
 
 _PATIENCE = timedelta(minutes=30)
 """How long a process waits for another. One that ends is noticed at once, this is for one that hangs."""
+_TOLD = re.compile("(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|TORCHELASTIC_.*")
+"""What torchrun says to a process in its environment."""
 
 
 def start(device: Device = Device.AUTO) -> Ranks:
-    """The processes that this one was started with. Before the model is loaded: it goes to this one's GPU."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return OneProcess()
+    """The processes that this one was started with. Before the model is loaded: it goes to this one's GPU.
+
+    Programs that this one starts, as an engine with processes of its own, do not hear of them.
+    """
+    try:
+        return _start(device) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else OneProcess()
+    finally:
+        for name in filter(_TOLD.fullmatch, list(os.environ)):
+            del os.environ[name]
+
+
+def _start(device: Device) -> Ranks:
     cuda = torch.cuda.is_available() and device != Device.CPU
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -62,15 +74,18 @@ class Processes:
 
     def max(self, value: float) -> float:
         found = torch.tensor(value, dtype=torch.float64)
-        try:
+        with _others():
             dist.all_reduce(found, dist.ReduceOp.MAX)
-        except RuntimeError as problem:
-            text = "another process of this run has ended"
-            raise TrainError(text, "its own message says why") from problem
         return found.item()
 
     def barrier(self) -> None:
         self.max(0.0)
+
+    def share(self, value: Value) -> Value:
+        told = [value]
+        with _others():
+            dist.broadcast_object_list(told, src=0)
+        return told[0]
 
     def shard(self, policy: Policy, *, alike: bool) -> None:
         self._sharded[policy.model] = Sharded(policy, self._mesh, self, alike=alike)
@@ -109,6 +124,16 @@ class Processes:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+@contextmanager
+def _others() -> Iterator[None]:
+    """TrainError for what is said when one of them is gone."""
+    try:
+        yield
+    except RuntimeError as problem:
+        text = "another process of this run has ended"
+        raise TrainError(text, "its own message says why") from problem
 
 
 def _full(tensor: Tensor) -> Tensor:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gyre.trainer.passes.policy import Policy
+
+Value = TypeVar("Value")
 
 
 class Ranks(Protocol):
@@ -37,6 +39,10 @@ class Ranks(Protocol):
     def max(self, value: float) -> float: ...
 
     def barrier(self) -> None: ...
+
+    def share(self, value: Value) -> Value:
+        """That of the main process, for all of them. What the others bring does not matter."""
+        ...
 
     def shard(self, policy: Policy, *, alike: bool) -> None:
         """Spread the weights over the processes, before anything holds on to a parameter.
@@ -109,6 +115,9 @@ class OneProcess:
 
     def barrier(self) -> None:
         pass
+
+    def share(self, value: Value) -> Value:
+        return value
 
     def passes(self, model: nn.Module, *, grad: bool) -> AbstractContextManager[None]:
         return nullcontext()
