@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SETTINGS = "run.toml"
-LEFT_BARE = frozenset({"logs", "executions", "services", "checkpoints", "status.json", "latest"})
-"""What a run leaves beside its settings that ended before its first update."""
+LEFT_BARE = frozenset({"logs", "services", "checkpoints", "status.json", "latest"})
+"""What a run leaves beside its settings that ended before its first execution."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ from gyre.trainer.live.settings import EngineKind, RunSettings
 from gyre.trainer.live.state import LiveState, as_json, from_json
 from gyre.trainer.live.team import Team
 from gyre.trainer.passes.policy import load_policy
-from gyre.trainer.settings import Dtype
+from gyre.trainer.settings import Dtype, TrainSettings
 from gyre.trainer.update import checkpoint, origin
 from gyre.trainer.update.batch import number_of_parts
-from gyre.trainer.update.checkpoint import MAY_CHANGE, require_settings
+from gyre.trainer.update.checkpoint import require_settings
 from gyre.trainer.update.cursor import Cursor
 from gyre.trainer.update.folder import RUN, Observer, RunFolder
 from gyre.trainer.update.learner import Learner
@@ -37,7 +38,6 @@ MAX_GAP = 1e-4
 """Nats, between what the embedded engine recorded and what the trainer computes, both in fp32."""
 LIVE_MAY_CHANGE = frozenset(
     {
-        *(f"train.{name}" for name in MAY_CHANGE),
         *("engine.*", "report.*", "timeouts.*", "harness.program", "harness.env.*", "harness.keep_env"),
         *("rollout.batches", "rollout.concurrency", "rollout.retries", "out", "unsafe_local"),
         *("evaluation.every", "evaluation.greedy", "limits.memory", "limits.processes", "limits.workspace"),
@@ -131,8 +131,8 @@ def _trainer(
 ) -> Trainer:
     train = settings.train
     inputs = origin.model_inputs(settings.model, train.loss.reference)
-    if resume and ranks.is_main:
-        _require_same(settings, folder, tell)
+    if ranks.is_main:
+        _require_same(settings, folder, tell) if resume else _clear(folder)
     saved = newest_saved(folder, train, inputs, tell) if resume else None
     start = str(folder.place(saved.state.update) / checkpoint.MODEL) if saved else settings.model
     policy = load_policy(start, dtype=train.dtype, device=train.device, progress=tell)
@@ -169,10 +169,24 @@ def _trainer(
 
 
 def _require_same(settings: RunSettings, folder: RunFolder, tell: Callable[[str], None]) -> None:
-    """TrainError if what is asked for now is not the run that the folder has."""
-    before = msgspec.to_builtins(load_run(folder.root / SETTINGS, {}))
-    for note in require_settings(before, msgspec.to_builtins(settings), LIVE_MAY_CHANGE):
+    """TrainError if what is asked for now is not the run that the folder has. `[train]` is compared with the
+    checkpoint's own."""
+    before, now = load_run(folder.root / SETTINGS, {}), settings
+    tables = [
+        msgspec.to_builtins(msgspec.structs.replace(each, train=TrainSettings())) for each in (before, now)
+    ]
+    for note in require_settings(tables[0], tables[1], LIVE_MAY_CHANGE):
         tell(note)
+
+
+def _clear(folder: RunFolder) -> None:
+    """What a run left that ended before its first execution: of other settings, perhaps."""
+    for name in (*LEFT_BARE, RUN):
+        path = folder.root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _identity(settings: RunSettings, folder: RunFolder, inputs: dict[str, str]) -> str:

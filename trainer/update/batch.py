@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-import torch
 
 from gyre.trainer.data.tree import TrainTree
 from gyre.trainer.errors import TrainError
@@ -22,8 +21,6 @@ class Batch:
     old: dict[str, Floats32] = field(default_factory=dict)
     """By execution, as `Targets.executions` names them: of each of its targets, in their order, the
     log-probability at the batch's start. The first part has none: there the policy is the old one."""
-    start: dict[str, torch.Tensor] | None = None
-    """Trained weights at its start, where groups are still to be added."""
 
     def forget(self, part: int) -> None:
         """Old log-probabilities that no update needs any more."""

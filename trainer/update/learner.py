@@ -118,24 +118,11 @@ class Learner:
         with them."""
         self._guard.served_as(version)
 
-    def begin(self, groups: Sequence[Sequence[TrainTree]], *, keep_start: bool = False) -> Batch:
-        """The batch of these groups, with old log-probabilities of all but its first update.
-
-        `keep_start` keeps a copy of the trained weights, for groups that are added later.
-        """
+    def begin(self, groups: Sequence[Sequence[TrainTree]]) -> Batch:
+        """The batch of these groups, with old log-probabilities of all but its first update."""
         batch = Batch(parts=deal(groups, self.settings.updates_per_batch))
-        if keep_start:
-            batch.start = self.weights()
         self._add_old(batch, batch.parts[1:])
         return batch
-
-    def extend(self, batch: Batch, trees: Sequence[TrainTree]) -> None:
-        """One more update of a batch under way: its old policy is that of the batch's start as well."""
-        if batch.start is None:
-            raise ValueError("the batch was begun without `keep_start`")
-        with self.at(batch.start):
-            self._add_old(batch, [trees])
-        batch.parts.append(list(trees))
 
     def update(self, batch: Batch, part: int) -> UpdateReport:
         """One optimizer step on a part of the batch; parts are to be taken in order.

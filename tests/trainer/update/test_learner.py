@@ -19,7 +19,6 @@ from gyre.trainer.passes.packed import PackedPass
 from gyre.trainer.passes.policy import Policy
 from gyre.trainer.passes.run import LossPart, PassOutput, TreePass
 from gyre.trainer.settings import Dtype, LossSettings, OptimizerSettings, Schedule, TrainSettings
-from gyre.trainer.update.batch import Batch
 from gyre.trainer.update.computing import Stopped
 from gyre.trainer.update.learner import Learner, Progress
 from gyre.trainer.update.network import Network
@@ -397,29 +396,6 @@ def test_log_probabilities_of_another_model_are_told_before_anything_changes() -
     later = Rig()
     later.learner.go_on_from(Progress(update=1, token_budget=24))
     assert later.update(foreign).skipped is Skipped.NO
-
-
-# --------------------------------------------------------------------------------- groups that come later
-
-
-def test_groups_that_are_added_later_are_compared_with_the_start_of_the_batch() -> None:
-    rig = Rig()
-    trees = rig.trees()
-    batch = rig.learner.begin([trees[:2]], keep_start=True)
-    rig.learner.update(batch, 0)
-    after = rig.weights()
-    rig.learner.extend(batch, trees[2:])
-    assert_same(rig.weights(), after)
-    expected = logprobs(tiny_model(), trees[2:]).detach().tolist()
-    found = [value for one in trees[2:] for value in batch.old[one.name].tolist()]
-    assert found == pytest.approx(expected, abs=1e-5)
-    assert rig.learner.update(batch, 1).skipped is Skipped.NO
-
-
-def test_without_the_weights_of_the_start_none_can_be_added() -> None:
-    rig = Rig()
-    with pytest.raises(ValueError, match="keep_start"):
-        rig.learner.extend(Batch(parts=[]), rig.trees())
 
 
 def replace_settings(**fields: object) -> TrainSettings:
