@@ -38,8 +38,10 @@ from tests.vllm.install import HERE, environment, model, vllm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PROMPT = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308]
-NOISE = 0.3
-"""Of each weight: a model that says something else altogether."""
+NOISE = 0.1
+"""Of each weight: 2.2 nats away in the mean. With 0.3 the model amplifies the rounding of bf16 to a nat."""
+LAST = 40
+"""Tokens at the end of an answer that are surely sampled after the publication."""
 
 
 def command(python: Path) -> tuple[str, ...]:
@@ -120,7 +122,7 @@ class Stream(threading.Thread):
         self._body |= {"ignore_eos": True, "seed": 1, "logprobs": True, "return_token_ids": True}
         self._url = url
         self.start()
-        assert self.begun.wait(120)
+        assert self.begun.wait(600)
 
     def run(self) -> None:
         with httpx.stream("POST", self._url, json=self._body, timeout=300) as answer:
@@ -199,10 +201,9 @@ def test_what_runs_is_computed_anew_where_that_is_wanted(run: Run, weights: tupl
     direct = Vllm("direct", EngineOptions(model="policy", in_flight="recompute"), engine.url)
     stream = Stream(f"{engine.url}/v1/chat/completions", 120)
     direct.publish(weights[0], "2")
-    before = len(stream.ids)
     stream.join(300)
     assert (stream.ended, len(stream.ids), len(stream.logprobs)) == ("length", 120, 120)
     wanted = logprobs(weights[0], stream.prompt + stream.ids)[len(stream.prompt) - 1 :]
     off = [abs(a - b) for a, b in zip(stream.logprobs, wanted, strict=True)]
-    print(f"off by {fmean(off[:4]):.3f} before, {fmean(off[before + 8 :]):.3f} after {before} tokens")
-    assert fmean(off[before + 8 :]) < 0.1 < fmean(off[:4])
+    print(f"off by {fmean(off[:4]):.3f} at the beginning, {fmean(off[-LAST:]):.3f} at the end")
+    assert fmean(off[-LAST:]) < 0.15 < 0.5 < fmean(off[:4])

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from gyre.elastic.engine.settings import Dtype
 from gyre.elastic.engines.face import Engine
 from gyre.elastic.engines.logprobs import check_logprobs
 from gyre.elastic.engines.tokenizer import check_tokenizer
 from gyre.proxy.errors import EngineError, GyreError, UpstreamError
 from gyre.proxy.units import seconds_of
+from gyre.trainer.live.claims import require_served
 from gyre.trainer.live.deaths import LIMIT, STARTS, WINDOW_S, Deaths
 from gyre.trainer.live.engines import engines_of
 from gyre.trainer.live.folder import LiveFolder
@@ -199,23 +199,7 @@ class Services:
             self._restart_engine(engine)
 
     def _verify(self, engines: Sequence[Engine], served: _Served) -> None:
-        """Raises EngineError for one that serves something else."""
-        wanted: str | None = None
-        for engine in engines:
-            told = engine.weights()
-            if told.version != served.version:
-                raise EngineError(
-                    f"engine `{engine.name}` serves version `{told.version}`, not `{served.version}`",
-                    "does something else publish weights to it?",
-                )
-            if told.digest is None:
-                continue
-            wanted = wanted or _digest(served.folder, self._settings.engine.dtype)
-            if told.digest != wanted:
-                raise EngineError(
-                    f"engine `{engine.name}` serves other weights than those of `{served.folder}`",
-                    f"their digests are {told.digest} and {wanted}: did something write to the folder?",
-                )
+        require_served(engines, served.folder, served.version, self._settings.engine.dtype)
 
     def _watched(self) -> None:
         """The thread that starts again what died."""
@@ -296,9 +280,3 @@ class Services:
             told = self.control.ask("GET", "/gyre/v1/backends")
             return sum(backend["open"] for backend in (told or {}).get("backends") or ())
         return 0
-
-
-def _digest(folder: Path, dtype: str) -> str:
-    from gyre.elastic.engine.weights.digest import digest_of_folder  # torch: only for engines that tell it
-
-    return digest_of_folder(folder, Dtype(dtype))
