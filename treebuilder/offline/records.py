@@ -9,12 +9,12 @@ import numpy as np
 
 from gyre.proxy.calls import CallRecord
 from gyre.proxy.log.schema import SCHEMAS
-from gyre.proxy.log.sealing.widen import getter_of, is_text
+from gyre.proxy.log.sealing.widen import fits, getter_of, is_text
 from gyre.treebuilder.offline.calls import Placed
 from gyre.treebuilder.proof.wholes import Array, Row
 
 _GET: tuple[Callable[[Any], Any], ...] = tuple(map(getter_of, Row._fields))
-_TOP_K = SCHEMAS["calls"].field("top_k").type.bit_width - 1
+_TOP_K, _RETRIES = (SCHEMAS["calls"].field(name).type for name in ("top_k", "retry_count"))
 
 
 def placed_record(record: CallRecord) -> Placed:
@@ -33,7 +33,8 @@ def row_of(record: CallRecord) -> Row:
         response=record.response if record.response is not None and is_text(record.response) else None,
         started_at=row.started_at or 0,
         ended_at=row.ended_at or 0,
-        top_k=row.top_k if row.top_k is not None and -(2**_TOP_K) <= row.top_k < 2**_TOP_K else None,
+        top_k=row.top_k if fits(row.top_k, _TOP_K) else None,
+        retry_count=row.retry_count if fits(row.retry_count, _RETRIES) else None,
         capture_flags=list(record.capture_flags),
     )
 

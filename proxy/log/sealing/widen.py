@@ -88,10 +88,11 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind)
     except (OverflowError, pa.ArrowInvalid):
         # A client may ask for a seed of 2**64; the request has it, and a seal must not fail over it.
-        return pa.array([value if _fits(value, kind) else None for value in values], kind)
+        return pa.array([value if fits(value, kind) else None for value in values], kind)
 
 
-def _fits(value: int | None, kind: pa.DataType) -> bool:
+def fits(value: int | None, kind: pa.DataType) -> bool:
+    """Whether a column of integers takes it."""
     return value is None or -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1)
 
 

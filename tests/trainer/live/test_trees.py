@@ -33,7 +33,7 @@ from tests.trees.world.wires import Form
 
 TABLE = TreeTable()
 MOMENTS = st.lists(
-    st.sampled_from(("", "", "", "poll", "rotate", "die", "seal", "hidden", "restart")), max_size=40
+    st.sampled_from(("", "", "poll", "rotate", "die", "seal", "hidden", "restart")), min_size=12, max_size=40
 )
 """What happens before each row. `hidden`: a segment that is begun and sealed between two looks."""
 TABLES = st.builds(TreeTable, cap=st.integers(1, 5), seed=st.integers(0, 9), select=st.sampled_from(Rule))
@@ -113,23 +113,39 @@ def offline(logs: Path, table: TreeTable = TABLE) -> Trees:
     return read_trees(logs.parent / "offline")
 
 
-@settings(FEW, max_examples=25)
-@given(
+CASES = given(
     st.lists(stories(max_actions=4), min_size=1, max_size=3),
-    st.booleans(),
-    st.sampled_from(Form),
+    st.builds(View, ids=st.booleans(), form=st.sampled_from(Form)),
     MOMENTS,
     TABLES,
 )
+
+
+@settings(FEW, max_examples=12)
+@CASES
 def test_they_are_the_same_whenever_one_looks_and_whatever_is_sealed(
-    told: list[Story], ids: bool, form: Form, moments: list[str], table: TreeTable
+    told: list[Story], view: View, moments: list[str], table: TreeTable
 ) -> None:
+    check(told, view, moments, table)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@settings(FEW, max_examples=300)
+@CASES
+def test_they_are_the_same_in_many_more_cases(
+    told: list[Story], view: View, moments: list[str], table: TreeTable
+) -> None:
+    check(told, view, moments, table)
+
+
+def check(told: list[Story], view: View, moments: list[str], table: TreeTable) -> None:
     with TemporaryDirectory() as folder:
         watched = Watched(Path(folder) / "logs", table, moments)
         made: list[ExecutionTree] = []
         for number, story in enumerate(told):
             name = f"e{number}"
-            write_log(story.act().rows, watched.workers, name, View(ids=ids, form=form))
+            write_log(story.act().rows, watched.workers, name, view)
             made.append(watched.online.tree(name))
             watched.online.forget([name])
         watched.end()
