@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import NoReturn
 
@@ -32,6 +32,8 @@ _PATIENCE = timedelta(minutes=30)
 """How long a process waits for another. One that ends is noticed at once, this is for one that hangs."""
 _TOLD = re.compile("(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|TORCHELASTIC_.*")
 """What torchrun says to a process in its environment."""
+_GONE = "Connection (closed|reset) by peer|Broken pipe"
+"""What gloo says then, among other errors that a pass may have."""
 
 
 def start(device: Device = Device.AUTO) -> Ranks:
@@ -67,7 +69,8 @@ class Processes:
         self._sharded: dict[nn.Module, Sharded] = {}
 
     def sum_(self, tensor: Tensor) -> None:
-        dist.all_reduce(tensor)
+        with _others():
+            dist.all_reduce(tensor)
 
     def any(self, value: bool) -> bool:
         return self.max(float(value)) > 0
@@ -91,15 +94,19 @@ class Processes:
         self._sharded[policy.model] = Sharded(policy, self._mesh, self, alike=alike)
         self.can_redo = self.can_redo and not alike
 
-    def passes(self, model: nn.Module, *, grad: bool) -> AbstractContextManager[None]:
+    @contextmanager
+    def passes(self, model: nn.Module, *, grad: bool) -> Iterator[None]:
         sharded = self._sharded.get(model)
-        return sharded.passes(grad=grad) if sharded else nullcontext()
+        with _others(_GONE), sharded.passes(grad=grad) if sharded else nullcontext():
+            yield
 
     def norm(self, grads: Sequence[Tensor]) -> float:
-        return float(_full(nn.utils.get_total_norm(grads))) if grads else 0.0
+        with _others(_GONE):
+            return float(_full(nn.utils.get_total_norm(grads))) if grads else 0.0
 
     def whole(self, tensor: Tensor) -> Tensor:
-        whole = _full(tensor.detach())
+        with _others(_GONE):
+            whole = _full(tensor.detach())
         return whole.cpu() if self.is_main else torch.empty(0, dtype=tensor.dtype)
 
     def fill_(self, tensor: Tensor, whole: Tensor) -> None:
@@ -127,11 +134,13 @@ class Processes:
 
 
 @contextmanager
-def _others() -> Iterator[None]:
-    """TrainError for what is said when one of them is gone."""
+def _others(gone: str = "") -> Iterator[None]:
+    """TrainError for errors that say `gone`, a pattern: one of them is."""
     try:
         yield
     except RuntimeError as problem:
+        if not re.search(gone, str(problem)):
+            raise
         text = "another process of this run has ended"
         raise TrainError(text, "its own message says why") from problem
 
