@@ -133,6 +133,8 @@ def _summary(state: State, group: str, online: OnlineTrees) -> ExecutionSummary:
         outcome=state.outcome,
         score=state.score,
         evaluation=online.is_evaluation(state.execution),
+        # What it was worth says something of the machine, and nothing of the policy.
+        skipped="an engine or the proxy was gone" if state.lost else None,
     )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from collections.abc import Iterator, Sequence
 
 from gyre.elastic.engines.face import Engine
 from gyre.elastic.process.port import lasting_port
+from gyre.proxy.log.live import TOKEN_ENV
 from gyre.proxy.settings import Pin
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.jobs import pinned
@@ -28,13 +31,16 @@ class RunProxy:
         self._temperature = temperature
         self._file = folder.services / "proxy.toml"
         self._port = lasting_port()
+        # Agents are let in by keys for their own executions. What steers the proxy is not theirs.
+        token = secrets.token_urlsafe(24)
         self._process = PrivateProxy(
             ["--config", str(self._file)],
             folder.logs,
             folder.services,
             taken="is another run at work in this folder?",
+            env=os.environ | {TOKEN_ENV: token},
         )
-        self.control = Control(f"http://127.0.0.1:{self._port}", folder.logs)
+        self.control = Control(f"http://127.0.0.1:{self._port}", folder.logs, token)
 
     @property
     def pid(self) -> int | None:

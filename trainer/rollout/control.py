@@ -49,10 +49,11 @@ class Control:
     When it is started anew on the same log it is found again, also on another port.
     """
 
-    def __init__(self, url: str, logs: Path | None = None) -> None:
+    def __init__(self, url: str, logs: Path | None = None, token: str | None = None) -> None:
+        """`token`: the proxy's, unless it stands in the environment."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self.logs = logs
-        self.token = os.environ.get(TOKEN_ENV)
+        self.token = token or os.environ.get(TOKEN_ENV)
         # Without TLS the list of authorities is not read, which takes longer than all the rest.
         secure = self.url.startswith("https:")
         self._client = httpx.Client(

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,11 +59,20 @@ def proxy_of(logs: Path) -> Control:
 class PrivateProxy:
     """A proxy that ends with this process, and can be started again where it was. Any thread may ask."""
 
-    def __init__(self, options: Sequence[str], logs: Path, output: Path, *, taken: str) -> None:
+    def __init__(
+        self,
+        options: Sequence[str],
+        logs: Path,
+        output: Path,
+        *,
+        taken: str,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         """`options` are those of `gyre proxy` but `--logs`; what it says goes to the folder `output`.
 
-        `taken` is the hint when another one writes `logs`.
+        `taken` is the hint when another one writes `logs`, `env` its environment in place of ours.
         """
+        self._env = os.environ if env is None else env
         self._command = [sys.executable, "-m", "gyre.cli.main", "proxy", *options, "--logs", str(logs)]
         self._logs = logs
         self._output = output
@@ -87,7 +96,7 @@ class PrivateProxy:
         self._output.mkdir(parents=True, exist_ok=True)
         program = Program(
             argv=self._command,
-            env=os.environ,
+            env=self._env,
             cwd=Path.cwd(),
             stdout=self._output / "proxy.stdout.txt",
             stderr=self._output / "proxy.txt",

@@ -22,7 +22,9 @@ for _ in range(2):
     headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
     client.request("POST", url.path + "/chat/completions", json.dumps(body), headers)
     answer = client.getresponse()
-    text = json.loads(answer.read())["choices"][0]["message"]["content"] if answer.status == 200 else sys.exit(3)
+    if answer.status != 200:
+        sys.exit(3)
+    text = json.loads(answer.read())["choices"][0]["message"]["content"]
     said.append(text)
     messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
     open("text.txt", "w").write("".join(said))

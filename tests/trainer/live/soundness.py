@@ -38,7 +38,8 @@ def _require_whole_log(out: Path, settings: RunSettings) -> None:
     counting = [one for one in mine if not one.superseded]
     wanted = settings.rollout.batches * settings.train.groups_per_batch * settings.rollout.group_size
     assert len({one.execution_id for one in counting}) == len(counting) == wanted
-    assert all(one.score is not None and one.calls == 2 for one in counting)
+    # More than two calls: the proxy tried one again, of which the engine had gone.
+    assert [one for one in counting if one.score is None or one.calls < 2] == []
     ended = read_log(out / "logs").executions.to_pylist()
     scored = [row["execution_id"] for row in ended if row["event"] == "scored"]
     assert set(scored) >= {one.execution_id for one in counting}

@@ -16,7 +16,9 @@ import psutil
 import pytest
 
 from gyre.trainer.live.config import load_run
-from gyre.trainer.live.status import Phase, Status, read_status
+from gyre.trainer.live.status import Phase, read_status
+from gyre.trainer.live.status import Status as RunStatus
+from gyre.trainer.rollout.state import State, Status, load
 from tests.trainer.live.small_run import write_run
 from tests.trainer.live.soundness import require_sound
 
@@ -57,7 +59,7 @@ def finish(path: Path, *arguments: str) -> None:
     require_sound(load_run(path, {}))
 
 
-def when(path: Path, process: subprocess.Popen[bytes], holds: Callable[[Status], bool]) -> None:
+def when(path: Path, process: subprocess.Popen[bytes], holds: Callable[[RunStatus], bool]) -> None:
     """Wait until the run says so of itself."""
     end = time.monotonic() + 240
     while time.monotonic() < end:
@@ -99,15 +101,21 @@ def test_the_trainer_is_killed(tmp_path: Path, point: str, number: int) -> None:
     path = write_run(tmp_path, **LONG)
     with started(path, "--kill-at", point, "--number", str(number)) as process:
         assert process.wait(500) == -signal.SIGKILL, (tmp_path / "said.txt").read_text()[-2000:]
-    done = {folder.parent.name: folder.read_bytes() for folder in ended(tmp_path)}
+    before = {state.execution: state for state in executions(tmp_path) if state.status is Status.DONE}
+    assert before
     finish(path, "--resume")
-    for name, before in done.items():
-        assert (tmp_path / "out" / "executions" / name / "execution.json").read_bytes() == before
+    after = {state.execution: state for state in executions(tmp_path)}
+    assert [name for name in before if attempt_of(after[name]) != attempt_of(before[name])] == []
 
 
-def ended(folder: Path) -> list[Path]:
-    files = (folder / "out" / "executions").glob("*/execution.json")
-    return [file for file in files if b'"done"' in file.read_bytes()]
+def executions(folder: Path) -> list[State]:
+    found = map(load, (folder / "out" / "executions").iterdir())
+    return [state for state in found if state is not None]
+
+
+def attempt_of(state: State) -> tuple[int, float | None, float]:
+    """What would be another one, had it been run or scored again."""
+    return state.attempt, state.score, state.seconds
 
 
 def test_the_process_group_is_killed_while_agents_run(tmp_path: Path) -> None:
