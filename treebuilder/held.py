@@ -6,6 +6,7 @@ that are asked for: after a restart most executions of a run are done with.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from gyre.treebuilder.offline.records import placed_record
 from gyre.treebuilder.offline.source import COLUMNS, placed_rows
 from gyre.treebuilder.offline.survey import CALL_WIRES, readable_groups
 
+_LOG = logging.getLogger(__name__)
 _TOLD = ("execution_id", "execution_attempt", "order", "worker", "evaluation")
 
 
@@ -98,6 +100,7 @@ class HeldRows:
         self.forgotten.add(name)
         self._rows.pop(name, None)
         self._earlier.pop(name, None)
+        self._lost.pop(name, None)
         self._stream.forget(name)
 
     def close(self) -> None:
@@ -122,7 +125,8 @@ class HeldRows:
                 for name, placed in placed_rows(table if names is None else _only(table, names)):
                     if name not in self.forgotten:
                         self._rows.setdefault(name, []).append(placed)
-        except (OSError, pa.ArrowException):
+        except (OSError, pa.ArrowException) as problem:
+            _LOG.warning("`%s` cannot be read: %s", file.path, problem)
             lost |= dict.fromkeys(names or (), f"`{file.path}` cannot be read")
         self._lost |= {name: why for name, why in lost.items() if names is None or name in names}
 
