@@ -37,7 +37,7 @@ def act(command: str) -> str | None:
     """What the model is told of its command; None: there is nothing more to do."""
     verb, _, rest = command.partition(" ")
     name, _, text = rest.partition(" ")
-    if verb == "DONE":
+    if command == "DONE":
         return None
     if verb == "READ" and is_ours(name) and os.path.exists(name):
         with open(name) as file:
