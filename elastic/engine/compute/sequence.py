@@ -50,8 +50,9 @@ class Sequence:
 
     @property
     def keeps_kv(self) -> bool:
-        """False while log-probabilities of the prompt are collected: they are told as one version's."""
-        return self.told or self.request.prompt_logprobs is None
+        """Whether new weights find it with tokens of an answer. Before the first one nothing is lost, and all
+        of the answer, and log-probabilities of the prompt, are then of one version."""
+        return self.told or (self.output_length > 0 and self.request.prompt_logprobs is None)
 
     def advance(self, tokens: int, version: str) -> None:
         """`tokens` more are computed, with the weights of `version`."""
