@@ -10,6 +10,7 @@ word. What comes out can do the work and often does not: what training is for.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -23,8 +24,8 @@ from transformers import DynamicCache, PreTrainedTokenizerFast, Qwen3ForCausalLM
 HABIT = 0.5
 """Of the words, given rightly by the expert that is met last."""
 ENOUGH = 0.97
-"""Of the words, given rightly by the pupil: the short conversations are over."""
-MOST, LONG, SPOILED = 1500, 150, 60
+"""Of the words, given rightly by the pupil."""
+MOST, SPOILED = 1000, 40
 """Steps."""
 
 
@@ -65,19 +66,23 @@ def main(folder: Path, seed: int) -> None:
     lessons = Lessons(tokenizer, seed)
     pupil = Pupil(tokenizer, lessons.manual, seed)
     print(f"a manual of {len(lessons.manual)} tokens, {len(tokenizer)} in all", flush=True)
-    copies = 0.0
-    for step in range(MOST):
-        loss, right = pupil.learn(lessons.short(), 2e-3, manual=False)
-        copies += 0.1 * (right - copies)
-        report("short", step, loss, copies)
-        if copies >= ENOUGH:
-            break
-    for step in range(LONG):
-        report("with the manual", step, *pupil.learn(lessons.long(), 1e-3))
+    until_it_copies("short", lambda: pupil.learn(lessons.short(), 2e-3, manual=False))
+    until_it_copies("with the manual", lambda: pupil.learn(lessons.long(), 1e-3))
     for step in range(SPOILED):
         report("the habit", step, *pupil.learn(lessons.long(HABIT), 1e-3))
     pupil.model.to(torch.bfloat16).save_pretrained(folder)  # half the size; whoever loads it computes in fp32
     tokenizer.save_pretrained(folder)
+
+
+def until_it_copies(what: str, learn: Callable[[], tuple[float, float]]) -> None:
+    copies = 0.0
+    for step in range(MOST):
+        loss, right = learn()
+        copies += 0.1 * (right - copies)
+        report(what, step, loss, copies)
+        if copies >= ENOUGH:
+            return
+    raise SystemExit(f"it does not copy after {MOST} steps; another seed may do better")
 
 
 def report(what: str, step: int, loss: float, right: float) -> None:
