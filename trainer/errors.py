@@ -2,6 +2,7 @@
 
 GyreError
 └── TrainError(RuntimeError)        data, model or run cannot be trained
+    ├── UnusableError               what was recorded cannot be trained; recorded anew it may be
     ├── RefusedError                this pass would be silently wrong on this model
     └── DivergedError               too many updates in a row were not finite
 """
@@ -13,6 +14,10 @@ from gyre.proxy.errors import GyreError
 
 class TrainError(GyreError, RuntimeError):
     """Trees, a model or a run folder that cannot be used for training."""
+
+
+class UnusableError(TrainError):
+    """Executions that cannot be trained, for a reason that the next ones would have too."""
 
 
 class RefusedError(TrainError):

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from gyre.proxy.units import seconds_of
+from gyre.trainer.errors import UnusableError
 from gyre.trainer.live.board import Board
 from gyre.trainer.live.evaluation import Evaluation, due, evaluated
 from gyre.trainer.live.finish import finish
@@ -190,11 +191,16 @@ class _Loop:
         try:
             trainer.team.served_as(str(trainer.state.version))
             self._lot.go_on_with(trainer.state.waiting)
-            while self._dispatch.burst < trainer.pace.bursts:
+            while not self._dispatch.over:
                 self._burst()
             self._end_evaluations(self._begin_evaluations(last=True))
             final = finish(self._settings, self._folder, trainer.newest)
             self._enter(Phase.ENDED)
+        except UnusableError:
+            # Whoever mends what was wrong and goes on is not to meet the same executions again.
+            self._rollouts.close()
+            self._lot.void()
+            raise
         except Stopped:
             interrupted = True
             self._enter(Phase.INTERRUPTED)
@@ -210,7 +216,7 @@ class _Loop:
     def _burst(self) -> None:
         pending = self._begin_evaluations()
         self._lot.dispatch(str(self._trainer.state.version), self._trainer.learner.progress.update)
-        for _ in range(self._trainer.pace.batches_of(self._dispatch.burst)):
+        for _ in range(self._dispatch.batches):
             self._batch()
         self._end_evaluations(pending)
         self._dispatch.end_burst()

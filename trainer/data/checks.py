@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gyre.trainer.data.read import TrainData
-from gyre.trainer.errors import TrainError
+from gyre.trainer.errors import TrainError, UnusableError
 
 Floats = npt.NDArray[np.floating]
 MAX_GAP = 1.0
@@ -59,14 +59,14 @@ def check_gap(behaviour_T: Floats, old_T: Floats, limit: float = MAX_GAP) -> flo
         The difference; None where there is nothing to compare.
 
     Raises:
-        TrainError: it is beyond `limit`, or a log-probability of the model is no number.
+        UnusableError: it is beyond `limit`, or a log-probability of the model is no number.
     """
     known = ~np.isnan(behaviour_T)
     if not known.any():
         return None
     gap = float(np.abs(behaviour_T[known].astype(np.float64) - old_T[known]).mean())
     if not gap <= limit:
-        raise TrainError(
+        raise UnusableError(
             "these trees were sampled by another model or tokenizer, or by a policy long before this one: "
             "log-probabilities of the model differ from the recorded ones by "
             f"{gap:.3g} nats a token on average, and more than {limit:g} is too much to learn from",
@@ -99,7 +99,7 @@ def check_served(
         None where there is nothing to compare.
 
     Raises:
-        TrainError: engines have sampled with other weights.
+        UnusableError: engines have sampled with other weights.
     """
     known = ~np.isnan(behaviour_T)
     if not known.any():
@@ -109,7 +109,7 @@ def check_served(
     if found.mean <= MAX_GAP and (max_gap is None or found.max <= max_gap):
         return found
     allowed = f"{max_gap:g} for any of them" if max_gap is not None else f"{MAX_GAP:g} on average"
-    raise TrainError(
+    raise UnusableError(
         f"what engines sampled as version `{version}` is not of the weights that have this name: "
         f"log-probabilities differ from the model's own by up to {found.max:.3g} nats, and by "
         f"{found.mean:.3g} on average of {found.targets:,} tokens; {allowed} is allowed",

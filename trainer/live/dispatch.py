@@ -42,16 +42,15 @@ class Pace:
         """The last one may be shorter."""
         return math.ceil(self.batches / self.burst)
 
-    def batches_of(self, burst: int) -> int:
-        return min(self.burst, self.batches - burst * self.burst)
-
 
 @dataclass(slots=True, kw_only=True)
 class Dispatch:
-    """Groups by number, in the order of dispatch. A checkpoint remembers `burst`, `dispatched`, `waiting`."""
+    """Groups by number, in the order of dispatch. A checkpoint remembers all but what is private."""
 
     pace: Pace
     burst: int = 0
+    batch: int = 0
+    """Batches that are done, or were when the burst began."""
     dispatched: int = 0
     """The number of the next group."""
     waiting: dict[int, int] = field(default_factory=dict)
@@ -59,11 +58,21 @@ class Dispatch:
     _places: int = 0
     """Left in this burst."""
 
+    @property
+    def over(self) -> bool:
+        """Whether the run has no burst left."""
+        return self.batch >= self.pace.batches
+
+    @property
+    def batches(self) -> int:
+        """Of this burst: the last one may be shorter."""
+        return max(0, min(self.pace.burst, self.pace.batches - self.batch))
+
     def begin_burst(self) -> list[int]:
         """The groups to be dispatched now. Never more than the rest of the run can consume."""
-        left = self.pace.batches - self.burst * self.pace.burst
-        self._places = self.pace.batches_of(self.burst) * self.pace.groups_per_batch
-        wanted = min(self.pace.depth, left * self.pace.groups_per_batch) - len(self.waiting)
+        left = (self.pace.batches - self.batch) * self.pace.groups_per_batch
+        self._places = self.batches * self.pace.groups_per_batch
+        wanted = min(self.pace.depth, left) - len(self.waiting)
         new = list(range(self.dispatched, self.dispatched + max(0, wanted)))
         self.waiting |= dict.fromkeys(new, self.burst)
         self.dispatched += len(new)
@@ -75,16 +84,24 @@ class Dispatch:
         return self._places
 
     def may_enter(self, group: int) -> bool:
-        """Whether a group that is ready may be consumed now: the others can then still be in time."""
+        """Whether a group that is ready may be consumed now: the others can then still be in time.
+
+        Of a run that was shortened while groups were on their way some will never be consumed: then
+        whichever comes first may.
+        """
         if group not in self.waiting or not self._places:
             return False
+        if len(self.waiting) > self._places + self._later(self.pace.batches):
+            return True
         limits = sorted(since + self.pace.bound for other, since in self.waiting.items() if other != group)
-        return all(place < self._room(limit) for place, limit in enumerate(limits))
+        return all(
+            place < self._places - 1 + self._later(limit - self.burst) for place, limit in enumerate(limits)
+        )
 
-    def _room(self, limit: int) -> int:
-        """Groups that can be consumed up to the end of burst `limit`, once one more has been."""
-        later = max(0, limit - self.burst) * self.pace.burst * self.pace.groups_per_batch
-        return self._places - 1 + later
+    def _later(self, bursts: int) -> int:
+        """Groups that so many bursts after this one can consume."""
+        batches = self.pace.batches - self.batch - self.batches
+        return min(max(0, bursts) * self.pace.burst, batches) * self.pace.groups_per_batch
 
     def consume(self, group: int) -> int:
         """Its staleness."""
@@ -96,4 +113,5 @@ class Dispatch:
     def end_burst(self) -> None:
         if self._places:
             raise ValueError(f"the burst has {self._places} places left")
+        self.batch += self.batches
         self.burst += 1

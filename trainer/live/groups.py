@@ -18,7 +18,7 @@ from gyre.trainer.data.convert import Converted, train_tree
 from gyre.trainer.data.read import in_words, why_not, worth_of
 from gyre.trainer.data.stored import Worth
 from gyre.trainer.data.tree import TrainTree
-from gyre.trainer.errors import TrainError
+from gyre.trainer.errors import UnusableError
 from gyre.trainer.live.assignment import Finished
 from gyre.trainer.live.trees import OnlineTrees
 from gyre.trainer.rollout.state import State
@@ -74,8 +74,8 @@ def built(finished: Finished, online: OnlineTrees, settings: TrainSettings, size
     """The group as it is trained. Its executions leave the memory of `online`.
 
     Raises:
-        TrainError: all answers of the group lack what the engine has to give: token ids, ids of the model's
-            vocabulary, or log-probabilities.
+        UnusableError: all answers of the group lack what an engine has to give: token ids, ids that the model
+            knows, or log-probabilities.
     """
     start = time.monotonic()
     online.poll()
@@ -178,7 +178,7 @@ class _Group:
         if why in _FAULTS:
             text, hint = _FAULTS[why]
             more = f"; `{named}` is left out: {self.made.reasons[named]}"
-            raise TrainError(f"nothing of group `{self.made.key}` can be trained: {text}{more}", hint)
+            raise UnusableError(f"nothing of group `{self.made.key}` can be trained: {text}{more}", hint)
 
     def _added(self, member: _Member, worth: Worth | None) -> tuple[str, str] | None:
         """Why it is not trained, and what more is known of that; None where it is."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gyre.trainer.data.tree import TrainTree
-from gyre.trainer.errors import TrainError
+from gyre.trainer.errors import UnusableError
 from gyre.trainer.live.assignment import Assignment, Finished, Group
 from gyre.trainer.live.dispatch import Dispatch
 from gyre.trainer.live.groups import BuiltGroup, Sizes, built
@@ -16,6 +16,7 @@ from gyre.trainer.live.jobs import Jobs
 from gyre.trainer.live.reports import Trained
 from gyre.trainer.live.state import Waiting
 from gyre.trainer.live.trees import OnlineTrees
+from gyre.trainer.rollout.state import void
 from gyre.trainer.settings import TrainSettings
 
 
@@ -46,6 +47,8 @@ class Lot:
     sampled: int = 0
     """Tokens of all groups that were consumed by this process."""
     _sent: dict[str, _Sent] = field(default_factory=dict)
+    _consumed: list[Group] = field(default_factory=list)
+    """In the burst under way."""
     _trained: list[Trained] = field(default_factory=list)
     """Of the batch under way."""
     _ran: int = 0
@@ -58,6 +61,7 @@ class Lot:
 
     def dispatch(self, version: str, update: int) -> None:
         """What the burst that begins may dispatch."""
+        self._consumed.clear()
         for index in self.decisions.begin_burst():
             self._send(index, self.decisions.burst, version, update)
 
@@ -81,10 +85,11 @@ class Lot:
         """The group's trees, to be trained now.
 
         Raises:
-            TrainError: nothing of it can be trained, for a reason that is the engine's.
+            UnusableError: nothing of it can be trained, for a reason that is the engine's.
         """
-        made = built(finished, self.online, self.settings, self.sizes)
         sent = self._sent.pop(finished.key)
+        self._consumed.append(sent.group)
+        made = built(finished, self.online, self.settings, self.sizes)
         staleness = self.decisions.consume(sent.group.index)
         self.sampled += made.sampled
         self._ran += sum(state.ran for state in finished.states)
@@ -97,15 +102,21 @@ class Lot:
         """The groups of the batch.
 
         Raises:
-            TrainError: not one of its executions got as far as an answered call.
+            UnusableError: not one of its executions got as far as an answered call.
         """
         trained, self._trained = self._trained, []
         ran, self._ran = self._ran, 0
         failures, self._failures = self._failures, []
         if failures and not ran:
             text = f"none of the {len(failures)} executions of the last batch got an answer from the engine"
-            raise TrainError(f"{text}: {failures[-1]}", "see `executions/` in the folder of the run")
+            raise UnusableError(f"{text}: {failures[-1]}", "see `executions/` in the folder of the run")
         return trained
+
+    def void(self) -> None:
+        """Nothing that is not in a checkpoint is to be trained: whoever goes on runs it all anew."""
+        for group in [*self._consumed, *(sent.group for sent in self._sent.values())]:
+            for job in self.jobs.of_group(group).jobs:
+                void(self.jobs.options.runs / job.name)
 
     def _send(self, index: int, burst: int, version: str, update: int) -> None:
         group = self.jobs.group(index, burst=burst, version=version)

@@ -39,7 +39,9 @@ class LiveState(msgspec.Struct, kw_only=True):
 
     def dispatch(self, pace: Pace) -> Dispatch:
         waiting = {group.index: group.burst for group in self.waiting}
-        return Dispatch(pace=pace, burst=self.burst, dispatched=self.dispatched, waiting=waiting)
+        return Dispatch(
+            pace=pace, burst=self.burst, batch=self.batch, dispatched=self.dispatched, waiting=waiting
+        )
 
 
 def as_json(state: LiveState) -> dict[str, Any]:

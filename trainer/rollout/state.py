@@ -113,3 +113,11 @@ def save(folder: Path, state: State) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(folder / FILE)
+
+
+def void(folder: Path) -> None:
+    """What it did is not to be trained, through no fault of its own: the next run makes a new attempt."""
+    state = load(folder)
+    if state is not None and state.status is not Status.RUNNING:
+        state.status = Status.INTERRUPTED
+        save(folder, state)

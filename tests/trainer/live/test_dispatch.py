@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import hypothesis.strategies as st
@@ -41,7 +42,7 @@ def test_staleness_never_exceeds_phi_over_mu_and_every_group_is_consumed_once(
 ) -> None:
     """Groups become ready in any order, which is decided here; whoever may enter first does."""
     dispatch, consumed, stale = Dispatch(pace=pace), list[int](), list[int]()
-    for burst in range(pace.bursts):
+    while not dispatch.over:
         dispatch.begin_burst()
         assert len(dispatch.waiting) <= pace.depth
         waiting = list(dispatch.waiting)
@@ -52,7 +53,7 @@ def test_staleness_never_exceeds_phi_over_mu_and_every_group_is_consumed_once(
             consumed.append(group)
             stale.append(dispatch.consume(group))
         dispatch.end_burst()
-        assert dispatch.burst == burst + 1
+    assert dispatch.burst == math.ceil(pace.batches / pace.burst)
     assert sorted(consumed) == list(range(pace.batches * pace.groups_per_batch))
     assert not dispatch.waiting
     assert max(stale) <= math.ceil(pace.look_ahead / pace.burst)
@@ -61,15 +62,36 @@ def test_staleness_never_exceeds_phi_over_mu_and_every_group_is_consumed_once(
 @given(PACES)
 def test_a_dispatch_that_goes_on_from_what_is_remembered_decides_the_same(pace: Pace) -> None:
     first = Dispatch(pace=pace)
-    for _ in range(pace.bursts):
+    while not first.over:
         second = Dispatch(
-            pace=pace, burst=first.burst, dispatched=first.dispatched, waiting=dict(first.waiting)
+            pace=pace,
+            burst=first.burst,
+            batch=first.batch,
+            dispatched=first.dispatched,
+            waiting=dict(first.waiting),
         )
         assert first.begin_burst() == second.begin_burst()
         assert first.waiting == second.waiting and first.places == second.places
         while first.places:
             first.consume(min(first.waiting))
         first.end_burst()
+
+
+@given(PACES, st.integers(0, 5), st.integers(1, 14))
+def test_a_run_that_goes_on_with_another_number_of_batches_trains_that_many(
+    pace: Pace, bursts: int, batches: int
+) -> None:
+    """Longer or shorter: what is on its way then may be too much, but nothing waits for ever."""
+    dispatch, consumed = Dispatch(pace=pace), 0
+    while not dispatch.over:
+        if dispatch.burst == bursts:
+            dispatch.pace = replace(pace, batches=max(batches, dispatch.batch))
+        dispatch.begin_burst()
+        while dispatch.places:
+            dispatch.consume(next(one for one in reversed(dispatch.waiting) if dispatch.may_enter(one)))
+            consumed += 1
+        dispatch.end_burst()
+    assert consumed == dispatch.pace.batches * pace.groups_per_batch
 
 
 def test_a_ready_group_waits_where_the_places_left_are_those_of_overdue_ones() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from gyre.trainer.errors import UnusableError
+from gyre.trainer.live.status import Phase, read_status
 from gyre.trainer.loop import LiveWatch, run
 from gyre.trainer.update.metrics import read_lines
 from tests.trainer.live.small_run import small_run
@@ -38,6 +40,20 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     require_sound(settings)
     told = [line for line in read_lines(tmp_path / "out" / "metrics.jsonl") if line["kind"] == "batch"]
     assert max(line["staleness/max"] for line in told) <= 1
+
+
+def test_a_run_whose_agents_do_not_work_ends_and_goes_on_once_they_are_mended(tmp_path: Path) -> None:
+    settings = small_run(tmp_path, batches=1)
+    agent = tmp_path / "agent.py"
+    working = agent.read_text()
+    agent.write_text("import sys; sys.exit('no such model')")
+    with pytest.raises(UnusableError, match=r"none of the 6 executions .* no such model"):
+        run(settings, tmp_path / "out")
+    status = read_status(tmp_path / "out")
+    assert status is not None and status.phase is Phase.FAILED and "none of the 6" in status.error
+    agent.write_text(working)
+    assert run(settings, tmp_path / "out", resume=True).batches == 1
+    require_sound(settings)
 
 
 class Stops:
