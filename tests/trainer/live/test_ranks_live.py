@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,17 @@ SLOW: dict[str, Any] = {"batches": 3, "look_ahead": 1.0, "sleep": 1.5}
 
 def started(path: Path, *more: str) -> subprocess.Popen[str]:
     return begin("-m", "gyre.cli.main", "train", path, *more)
+
+
+def alone(path: Path, *more: str) -> subprocess.Popen[str]:
+    """The same in a single process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "gyre.cli.main", "train", str(path), *more],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def status_of(path: Path) -> Status:
@@ -73,7 +86,7 @@ def test_all_are_killed_while_agents_run_and_it_goes_on(tmp_path: Path) -> None:
     require_end(path, started(path, "--resume"))
 
 
-def test_the_other_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_the_other_is_killed_and_the_run_goes_on_in_one_process(tmp_path: Path) -> None:
     """Torchrun ends the main process then, as Ctrl-C does: what it has is on the disk."""
     path = write_run(tmp_path, **SLOW)
     run = started(path)
@@ -84,7 +97,7 @@ def test_the_other_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     code, output = finish(run)
     assert code != 0 and "error: another process of this run has ended" in output
     assert status_of(path).phase is Phase.FAILED
-    require_end(path, started(path, "--resume"))
+    require_end(path, alone(path, "--resume"))
 
 
 def test_ctrl_c_ends_both_and_the_run_goes_on(tmp_path: Path) -> None:
