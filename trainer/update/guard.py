@@ -2,7 +2,8 @@
 
 Trees on the disk are compared once, before the first step of all, roughly: nobody knows whether the model is
 the very one. In a live run it is, whenever engines have just taken its weights up. Then all executions that
-were sampled under that version alone are compared, and exactly where one is told how exact engines are.
+were sampled under that version alone are compared: exactly the first time that a process does so, where it is
+told how exact engines are; later roughly, since nothing is gained from ending a run for a rounding.
 One that straddled a publication is not: its later tokens may have keys and values of older weights.
 """
 
@@ -18,7 +19,8 @@ from gyre.trainer.pack.piece import Bools, Floats32, Targets
 
 class Guard:
     def __init__(self, max_gap: float | None) -> None:
-        """`max_gap`: of a single log-probability, in nats; None: engines compute too differently to say."""
+        """`max_gap`: of a single log-probability at the first comparison, in nats; None: engines compute too
+        differently to say."""
         self._max_gap = max_gap
         self._version: str | None = None
         self._due = True
@@ -26,7 +28,7 @@ class Guard:
         """The last comparison with a version."""
 
     def dismiss(self) -> None:
-        """A policy that has been updated is not the one that sampled: nothing to compare any more."""
+        """A policy that has been updated is not the one that sampled, until engines have it."""
         self._due = False
 
     def served_as(self, version: str) -> None:
@@ -50,6 +52,8 @@ class Guard:
             self.compared = check_served(
                 behaviour_T[of_it_T], own_T[of_it_T], version=self._version, max_gap=self._max_gap
             )
+            if self.compared is not None:
+                self._max_gap = None
         self._due = False
 
 

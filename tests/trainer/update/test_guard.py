@@ -116,6 +116,19 @@ def test_engines_that_compute_otherwise_are_only_held_to_the_mean() -> None:
     assert_refused(other, sampled(), r"; 1 on average is allowed")
 
 
+def test_what_agreed_once_is_held_to_the_mean_from_then_on() -> None:
+    """A run of days is not to end for a rounding."""
+    guard = Guard(EXACT)
+    nodes = [context(-1, 1, 2), targets(0, 6, 7, versions=(("2", 0, 2),))]
+    packed = merge([tree("a", nodes)])
+    recorded = packed.targets.behaviour_T.astype(np.float32)
+    guard.served_as("2")
+    guard.check([packed.targets], [recorded])
+    guard.served_as("2")
+    guard.check([packed.targets], [recorded + np.float32(1e-2)])
+    assert guard.compared is not None and guard.compared.max == pytest.approx(1e-2, rel=1e-3)
+
+
 def test_a_run_that_goes_on_is_compared_again() -> None:
     own = learner(noise=1e-3)
     own.go_on_from(Progress(update=5, token_budget=1000))
