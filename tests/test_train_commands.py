@@ -20,6 +20,7 @@ from gyre.trainer.live.reports import Evaluated
 from gyre.trainer.live.settings import RunSettings
 from gyre.trainer.live.setup import LIVE_MAY_CHANGE
 from gyre.trainer.loop import LiveOutcome, LiveWatch
+from gyre.trainer.update.ranks import Ranks
 
 TASKS = Path(__file__).parents[1] / "examples" / "tasks"
 RUN = """
@@ -229,8 +230,10 @@ def loop_that(
 ) -> None:
     """Stands for the real one, which starts engines and agents."""
 
-    def fake(settings: RunSettings, root: Path, *, resume: bool, watch: LiveWatch) -> LiveOutcome:
-        assert str(root) == settings.out
+    def fake(
+        settings: RunSettings, root: Path, *, resume: bool, ranks: Ranks, watch: LiveWatch
+    ) -> LiveOutcome:
+        assert (str(root), ranks.size) == (settings.out, 1)
         return does(settings, watch, resume)
 
     monkeypatch.setattr("gyre.trainer.loop.run", fake)
