@@ -89,6 +89,7 @@ def test_the_rooms_of_the_trainer_stand_on_each_other_and_in_no_circle() -> None
         "pack": {"data"},
         "passes": {"pack"},
         "update": {"data", "pack", "passes"},
+        "live": {"data", "pack", "passes", "rollout", "update"},
     }
     for file, name in imports_of("trainer"):
         room, other = Path(file).parts[1], [*name.split("."), "", ""][2]
