@@ -40,11 +40,12 @@ def due(
 
 
 def evaluated(evaluation: Evaluation, finished: Finished, seconds: float) -> Evaluated:
-    """An execution that left nothing to score counts as 0; one that could not be scored not at all."""
+    """An execution that left nothing to score counts as 0; one that could not be scored, or whose engine was
+    gone, not at all."""
     scores = [score for state in finished.states if (score := score_of(state)) is not None]
-    outcomes = Counter(str(state.outcome) for state in finished.states)
+    outcomes = Counter("lost" if state.lost else str(state.outcome) for state in finished.states)
     outcomes["not_tried"] = len(finished.failures)
-    whole = [state.ended == ExecutionOutcome.COMPLETED for state in finished.states]
+    whole = [state.ended == ExecutionOutcome.COMPLETED for state in finished.states if not state.lost]
     return Evaluated(
         version=evaluation.version,
         update=evaluation.update,
@@ -59,6 +60,8 @@ def evaluated(evaluation: Evaluation, finished: Finished, seconds: float) -> Eva
 
 
 def score_of(state: State) -> float | None:
+    if state.lost:
+        return None
     if state.score is None and state.outcome == ExecutionOutcome.NO_ARTIFACT:
         return 0.0
     return state.score

@@ -187,7 +187,12 @@ class _Execution:
         judgement = judge(ending, report, calls, self._limit(ending, quota), words)
         self.state.lost = judgement.outcome is ExecutionOutcome.FAILED and (calls is None or calls.lost)
         limit_s, held_s = self.job.limit_s(self.options), held_in(view, self.standing)
-        self._over(judgement, details_of(report, calls, held_s, limit_s))
+        details = details_of(report, calls, held_s, limit_s)
+        if self.state.lost:
+            # What it is worth says something of the machine: without a score nobody counts it.
+            self._over(judgement, {**details, "lost": True}, Status.DONE)
+        else:
+            self._over(judgement, details)
 
     def _started(self, lock: int) -> Supervised | None:
         """The harness; None when it cannot be started, which is then recorded."""

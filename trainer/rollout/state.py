@@ -73,7 +73,7 @@ class State(msgspec.Struct, kw_only=True):
     ran: bool = False
     """Whether it got as far as a call that was answered, or its limit."""
     lost: bool = False
-    """Whether it failed for want of an engine or the proxy, and so may be run again."""
+    """Whether it failed for want of an engine or the proxy: it is not scored, and may be run again."""
     retried: int = 0
     """How often it was run again for that."""
     workspace: str = ""

@@ -58,6 +58,14 @@ def test_no_artifact_is_a_score_of_0_and_what_was_not_scored_does_not_count() ->
     assert made.outcomes == {"completed": 1, "timed_out": 1, "no_artifact": 1, "scorer_failed": 1}
 
 
+def test_what_a_dead_engine_cost_is_no_episode() -> None:
+    lost = state("b", 0.0, outcome=ExecutionOutcome.FAILED, lost=True)
+    finished = Finished(key="eval-000001", states=[state("a", 1.0), lost])
+    made = evaluated(Evaluation("eval-000001", "1", 3, 1.0), finished, 2.0)
+    assert (made.episodes, made.mean_score, made.completed) == (1, 1.0, 1.0)
+    assert made.outcomes == {"completed": 1, "lost": 1}
+
+
 def test_an_evaluation_of_which_nothing_was_scored_has_no_rate() -> None:
     made = evaluated(Evaluation("eval-000001", "1", 3, 1.0), Finished(key="eval-000001"), 2.0)
     assert (made.episodes, made.pass_rate, made.mean_score, made.completed) == (0, None, None, None)

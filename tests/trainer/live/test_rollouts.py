@@ -21,6 +21,8 @@ from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.record import Record
 from gyre.trainer.rollout.run import run_execution
 from gyre.trainer.rollout.state import State, Status
+from gyre.treebuilder import build_trees, read_trees
+from gyre.treebuilder.score import left_out
 from tests.engines.fake import FakeEngine, refused_url
 from tests.engines.script import Answer, Request
 from tests.proxy.processes import ProxyProcess, wait_for
@@ -205,6 +207,27 @@ def test_it_is_run_again_so_often_and_no_more(tmp_path: Path) -> None:
     assert (state.outcome, state.attempt, state.retried) == ("failed", 2, 2)
     assert (counts.done, counts.outcomes) == (1, {"failed": 1})
     assert later == state
+
+
+def test_what_a_dead_engine_cost_is_not_scored_and_in_no_stored_tree(tmp_path: Path) -> None:
+    """It had an answer, and work that a scorer could have looked at."""
+    agent = "call(); write('answer', '0.5'); status, _ = call(); sys.exit(status != 200)"
+    answers = iter([Answer(), Answer(), Answer(), Answer(status=500, text="dead")])
+    with Stage(tmp_path, script=lambda _: next(answers)) as stage:
+        with rollouts(stage, at_once=1, retries=0) as running:
+            running.submit(group(stage, n=2, agent=agent))
+            states = awaited(running).states
+        events = stage.events("g0-1")
+        logs = stage.proxy.logs
+    assert [(state.outcome, state.score, state.lost) for state in states] == [
+        ("completed", 0.5, False),
+        ("failed", None, True),
+    ]
+    assert said(events)[-1] == (0, "ended", "failed", None)
+    assert '"lost":true' in events[-1]["details"]
+    build_trees(logs, tmp_path / "trees")
+    summaries = {one.execution_id: one for one in read_trees(tmp_path / "trees").executions()}
+    assert left_out(summaries["g0-0"]) is None and left_out(summaries["g0-1"]) == "no_score"
 
 
 @pytest.mark.parametrize("status", [400, 429])
