@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ import msgspec
 from gyre.proxy.units import seconds_of
 from gyre.trainer.errors import UnusableError
 from gyre.trainer.live.board import Board
+from gyre.trainer.live.digests import tasks_of
 from gyre.trainer.live.evaluation import Evaluation, due, evaluated
 from gyre.trainer.live.finish import finish
 from gyre.trainer.live.folder import LiveFolder
@@ -46,7 +47,7 @@ from gyre.trainer.rollout.confine import require_confinement
 from gyre.trainer.rollout.record import Record
 from gyre.trainer.update.computing import Stopped
 from gyre.trainer.update.ranks import OneProcess, Ranks
-from gyre.trainer.update.report import Phases, Skipped
+from gyre.trainer.update.report import Phases, Skipped, UpdateReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ def run(
                 tell=watch.tell,
                 stop=deadline,
                 at=watch.at,
+                tasks=tasks_of(jobs),
             )
         )
         ticker = stack.enter_context(Ticker(board, folder, watch.status))
@@ -225,7 +227,7 @@ class _Loop:
     def _batch(self) -> None:
         """Groups as they become ready; an update is taken whenever all of its groups have come."""
         trainer, state = self._trainer, self._trainer.state
-        updates = part = 0
+        reports: list[UpdateReport] = []
         trainer.team.stream(groups=trainer.pace.groups_per_batch)
         for _ in range(trainer.pace.groups_per_batch):
             self._enter(Phase.ROLLOUT)
@@ -235,18 +237,18 @@ class _Loop:
                 trees = self._lot.consume(finished, trainer.learner.progress.update)
             self._enter(Phase.TRAINING)
             with self._clock("train"):
-                reports = trainer.team.add(trees)
-            for report in reports:
-                updates += report.skipped is Skipped.NO
-                self._told.update(report, {"batch": state.batch, "part": part})
-                part += 1
+                made = trainer.team.add(trees)
+            for report in made:
+                self._told.update(report, {"batch": state.batch, "part": len(reports)})
                 self._board.update(report.update)
+                reports.append(report)
         trainer.require_finite()
-        self._stepped = self._stepped or updates > 0
-        self._report(updates)
+        self._report(reports)
         state.batch += 1
 
-    def _report(self, updates: int) -> None:
+    def _report(self, reports: Sequence[UpdateReport]) -> None:
+        updates = sum(report.skipped is Skipped.NO for report in reports)
+        self._stepped = self._stepped or updates > 0
         state, clock, self._clock = self._trainer.state, self._clock, Phases()
         report = BatchReport(
             batch=state.batch,
@@ -255,6 +257,8 @@ class _Loop:
             groups=self._lot.end_batch(),
             updates=updates,
             seconds=clock.seconds,
+            tokens_tree=sum(report.tokens.tree for report in reports),
+            tokens_flat=sum(report.tokens.flat for report in reports),
         )
         self._told.batch(report)
         self._board.batch(report)

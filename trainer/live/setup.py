@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -15,6 +16,7 @@ import torch
 from gyre.elastic.engine.models.check import vocab_size
 from gyre.trainer.errors import DivergedError, TrainError
 from gyre.trainer.live.config import load_run, run_toml
+from gyre.trainer.live.digests import Tasks, require_same_tasks
 from gyre.trainer.live.dispatch import Pace
 from gyre.trainer.live.folder import LEFT_BARE, SETTINGS
 from gyre.trainer.live.groups import Sizes
@@ -109,15 +111,16 @@ def set_up(
     tell: Callable[[str], None],
     stop: Callable[[], bool],
     at: Observer,
+    tasks: Tasks | None = None,
 ) -> Iterator[Trainer]:
-    """Holds the run's folder as long as the block lasts. Collective.
+    """Holds the run's folder as long as the block lasts. Collective. `tasks`: for the main process.
 
     Raises:
         TrainError: the folder has another run, or none to go on with; model or settings that cannot be used.
     """
     folder = RunFolder(root, bare=LEFT_BARE, settings=SETTINGS)
     with owned(folder, ranks, resume=resume):
-        yield _trainer(settings, folder, ranks, resume, tell, stop, at)
+        yield _trainer(settings, folder, ranks, resume, tell, stop, at, tasks or Tasks())
 
 
 def _trainer(
@@ -128,11 +131,12 @@ def _trainer(
     tell: Callable[[str], None],
     stop: Callable[[], bool],
     at: Observer,
+    tasks: Tasks,
 ) -> Trainer:
     train = settings.train
     inputs = origin.model_inputs(settings.model, train.loss.reference)
     if ranks.is_main:
-        _require_same(settings, folder, tell) if resume else _clear(folder)
+        _require_same(settings, tasks, folder, tell) if resume else _clear(folder)
     saved = newest_saved(folder, train, inputs, tell) if resume else None
     start = str(folder.place(saved.state.update) / checkpoint.MODEL) if saved else settings.model
     policy = load_policy(start, dtype=train.dtype, device=train.device, progress=tell)
@@ -153,7 +157,7 @@ def _trainer(
     if saved:
         saver.go_on_from(saved)
     state = from_json(saved.state.live) if saved else LiveState()
-    identity = _identity(settings, folder, inputs) if ranks.is_main else ""
+    identity = _identity(settings, tasks, folder, inputs) if ranks.is_main else ""
     if not saved:
         saver.save(Cursor(), live=as_json(state))
     return Trainer(
@@ -168,7 +172,9 @@ def _trainer(
     )
 
 
-def _require_same(settings: RunSettings, folder: RunFolder, tell: Callable[[str], None]) -> None:
+def _require_same(
+    settings: RunSettings, tasks: Tasks, folder: RunFolder, tell: Callable[[str], None]
+) -> None:
     """TrainError if what is asked for now is not the run that the folder has. `[train]` is compared with the
     checkpoint's own."""
     before, now = load_run(folder.root / SETTINGS, {}), settings
@@ -177,6 +183,8 @@ def _require_same(settings: RunSettings, folder: RunFolder, tell: Callable[[str]
     ]
     for note in require_settings(tables[0], tables[1], LIVE_MAY_CHANGE):
         tell(note)
+    if (about := _about(folder)) is not None:
+        require_same_tasks(about.tasks, tasks, tell)
 
 
 def _clear(folder: RunFolder) -> None:
@@ -189,19 +197,39 @@ def _clear(folder: RunFolder) -> None:
             path.unlink(missing_ok=True)
 
 
-def _identity(settings: RunSettings, folder: RunFolder, inputs: dict[str, str]) -> str:
-    """Writes what the run is of. Its identity stays when it goes on."""
+class _About(msgspec.Struct, kw_only=True):
+    """`run.json`"""
+
+    identity: str
+    model: str
+    inputs: dict[str, str]
+    tasks: Tasks
+    versions: dict[str, Any]
+
+
+def _about(folder: RunFolder) -> _About | None:
     path = folder.root / RUN
     try:
-        identity = str(msgspec.json.decode(path.read_bytes())["identity"])
+        return msgspec.json.decode(path.read_bytes(), type=_About)
     except FileNotFoundError:
-        identity = secrets.token_hex(4)
-    except (msgspec.DecodeError, KeyError, TypeError) as problem:
+        return None
+    except msgspec.DecodeError as problem:
         raise TrainError(f"`{path}` is damaged: {problem}", "give another folder with `--out`") from problem
-    about = {"identity": identity, "model": settings.model, "inputs": inputs, "versions": origin.versions()}
+
+
+def _identity(settings: RunSettings, tasks: Tasks, folder: RunFolder, inputs: dict[str, str]) -> str:
+    """Writes what the run is of. Its identity stays when it goes on."""
+    before = _about(folder)
+    about = _About(
+        identity=before.identity if before else secrets.token_hex(4),
+        model=settings.model,
+        inputs=inputs,
+        tasks=tasks,
+        versions=origin.versions(),
+    )
     folder.write_file(RUN, msgspec.json.format(msgspec.json.encode(about)))
     folder.write_file(SETTINGS, run_toml(settings).encode())
-    return identity
+    return about.identity
 
 
 def _max_gap(settings: RunSettings) -> float | None:

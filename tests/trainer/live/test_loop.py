@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gyre.trainer.errors import UnusableError
+from gyre.trainer.errors import TrainError, UnusableError
 from gyre.trainer.live.status import Phase, read_status
 from gyre.trainer.loop import LiveWatch, run
 from gyre.trainer.update.metrics import read_lines
-from tests.trainer.live.small_run import small_run
+from tests.trainer.live.small_run import small_run, write_tasks
 from tests.trainer.live.soundness import require_sound
 
 
@@ -40,6 +40,14 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     require_sound(settings)
     told = [line for line in read_lines(tmp_path / "out" / "metrics.jsonl") if line["kind"] == "batch"]
     assert max(line["staleness/max"] for line in told) <= 1
+
+
+def test_a_run_does_not_go_on_with_other_tasks(tmp_path: Path) -> None:
+    settings = small_run(tmp_path, batches=2)
+    assert run(settings, tmp_path / "out", watch=Stops(after=1).watch).interrupted
+    write_tasks(tmp_path / "tasks", "hill")
+    with pytest.raises(TrainError, match=r"started with other tasks; new: `.*/tasks/hill`"):
+        run(settings, tmp_path / "out", resume=True)
 
 
 def test_a_run_whose_agents_do_not_work_ends_and_goes_on_once_they_are_mended(tmp_path: Path) -> None:
