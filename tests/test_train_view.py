@@ -103,7 +103,7 @@ def test_a_mean_score_is_told_where_it_says_more_than_the_pass_rate() -> None:
 
 
 def test_a_batch_of_which_nothing_was_left_has_a_line() -> None:
-    nothing = report(0, groups=[trained(scores=(), outcomes={"failed": 4}, tokens=(0, 0))])
+    nothing = report(0, groups=[trained(scores=(), outcomes={"failed": 4})], tokens=(0, 0))
     assert batch_line(nothing, 1).startswith(
         "batch 1/1 · 4 executions · 1 left out · variance in 0 of 1 group"
     )

@@ -32,9 +32,6 @@ class Trained:
     """Unique sampled tokens of trainable calls."""
     kept: int
     """Of them admitted as targets."""
-    tokens_tree: int
-    tokens_flat: int
-    """Of its paths, each alone."""
     seconds: float
     """From its dispatch to its last score."""
     seconds_scoring: float
@@ -59,6 +56,10 @@ class BatchReport:
     seconds: Mapping[str, float]
     """Wall clock by phase, one after the other: `wait` (for the first group, and between groups), `tree`,
     `train`, `publish`, `evaluate`."""
+    tokens_tree: int = 0
+    """Computed in its updates."""
+    tokens_flat: int = 0
+    """Of the same paths, each alone."""
 
     @property
     def scores(self) -> list[float]:
@@ -83,9 +84,8 @@ class BatchReport:
 
     @property
     def tree_savings(self) -> float | None:
-        """Share of the tokens of all paths that need not be computed."""
-        flat = sum(group.tokens_flat for group in self.groups)
-        return 1 - sum(group.tokens_tree for group in self.groups) / flat if flat else None
+        """Share of the tokens of all computed paths that paths and executions have in common."""
+        return 1 - self.tokens_tree / self.tokens_flat if self.tokens_flat else None
 
     @property
     def varied(self) -> int:

@@ -113,7 +113,7 @@ def test_numbers_of_a_batch_are_of_all_of_its_groups() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    numbers = batch_numbers(report(0, groups=[trained(scores=(), tokens=(0, 0), left_out={})]))
+    numbers = batch_numbers(report(0, groups=[trained(scores=(), left_out={})], tokens=(0, 0)))
     assert not {"pass_rate", "mean_score", "tree_savings"} & set(numbers)
     assert not [name for name in numbers if name.startswith("left_out/")]
     assert "pass_rate" not in evaluation_numbers(evaluated(0, pass_rate=None))

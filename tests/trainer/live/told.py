@@ -22,9 +22,7 @@ def trained(
     outcomes: Mapping[str, int] | None = None,
     left_out: Mapping[str, int] | None = None,
     staleness: int = 0,
-    tokens: tuple[int, int] = (60, 100),
 ) -> Trained:
-    tree, flat = tokens
     return Trained(
         key=key,
         task="write-apple",
@@ -36,8 +34,6 @@ def trained(
         left_out={"no_score": 1} if left_out is None else left_out,
         sampled=50,
         kept=40,
-        tokens_tree=tree,
-        tokens_flat=flat,
         seconds=5.0,
         seconds_scoring=1.5,
         seconds_tree=0.25,
@@ -50,15 +46,20 @@ def report(
     groups: Sequence[Trained] | None = None,
     seconds: Mapping[str, float] | None = None,
     burst: int = 3,
+    tokens: tuple[int, int] = (60, 100),
 ) -> BatchReport:
+    """`tokens`: of each group, as computed and path by path."""
     two = [trained("g000000"), trained("g000001", scores=(0.0, 0.0, 0.0), staleness=1)]
+    groups = two if groups is None else groups
     return BatchReport(
         batch=batch,
         burst=burst,
         version="3",
-        groups=two if groups is None else groups,
+        groups=groups,
         updates=2,
         seconds=SECONDS if seconds is None else seconds,
+        tokens_tree=tokens[0] * len(groups),
+        tokens_flat=tokens[1] * len(groups),
     )
 
 

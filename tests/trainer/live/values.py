@@ -28,8 +28,6 @@ def trained(key: str = "g000000", scores: tuple[float, ...] = (0.0, 1.0), **fiel
         "left_out": {},
         "sampled": 10,
         "kept": 10,
-        "tokens_tree": 20,
-        "tokens_flat": 40,
         "seconds": 1.0,
         "seconds_scoring": 0.1,
         "seconds_tree": 0.1,
