@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 MIB = 1 << 20
+KEY_ENV = "GYRE_ENGINE_KEY"
+"""The environment variable with the key that clients have to send; no option, which all could read."""
 
 
 class Device(StrEnum):
@@ -35,9 +37,11 @@ class EngineSettings:
     name: str | None = None
     """To serve it under. None: its own."""
     host: str = "127.0.0.1"
-    """A loopback address: the engine has no authentication."""
+    """A loopback address: with a key or without, what is said can be read on the way."""
     port: int = 0
     """0 takes a free one."""
+    key: str | None = field(default=None, repr=False)
+    """What clients send with each request; None: all of this machine may ask."""
     device: Device = Device.AUTO
     dtype: Dtype = Dtype.FP32
     """bf16 rounds differently in each batch: 0.03 to 0.15 in log-probabilities against 1e-5."""

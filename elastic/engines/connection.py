@@ -16,12 +16,21 @@ _SHOWN = 300
 
 
 class Connection:
-    def __init__(self, engine: str, url: str, *, missing: str = "", output: str = "its output") -> None:
+    def __init__(
+        self,
+        engine: str,
+        url: str,
+        *,
+        missing: str = "",
+        output: str = "its output",
+        key: str | None = None,
+    ) -> None:
         """`missing` says what to do when a route is not there, `output` where its own words are."""
         self._engine = engine
         self.url = url.rstrip("/").removesuffix("/v1")
         self._missing = missing or "is it the engine that `engine.kind` says?"
         self._output = output
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     def ask(
         self,
@@ -51,7 +60,7 @@ class Connection:
     def healthy(self, route: str = "/health") -> bool | None:
         """Whether it says that it serves; None when it says nothing, as one that is very busy may."""
         try:
-            return _request("GET", self.url + route, None, _GLANCE_S).is_success
+            return self._request("GET", route, None, _GLANCE_S).is_success
         except httpx.ConnectError:
             return False
         except httpx.HTTPError:
@@ -61,7 +70,7 @@ class Connection:
         self, method: str, route: str, body: Mapping[str, Any] | None, timeout_s: float
     ) -> httpx.Response:
         try:
-            return _request(method, self.url + route, body, timeout_s)
+            return self._request(method, route, body, timeout_s)
         except httpx.TimeoutException as problem:
             raise EngineError(
                 f"engine `{self._engine}` does not answer {method} {self._place(route)} "
@@ -74,14 +83,24 @@ class Connection:
                 f"see {self._output}",
             ) from problem
 
+    def _request(
+        self, method: str, route: str, body: Mapping[str, Any] | None, timeout_s: float
+    ) -> httpx.Response:
+        url = self.url + route
+        # Certificates are read only where they are needed: that takes longer than all the rest.
+        verify = url.startswith("https:")
+        return httpx.request(
+            method,
+            url,
+            json=body,
+            headers=self._headers,
+            timeout=timeout_s,
+            trust_env=False,
+            verify=verify,
+        )
+
     def _place(self, route: str) -> str:
         return f"`{self.url}{route}`"
-
-
-def _request(method: str, url: str, body: Mapping[str, Any] | None, timeout_s: float) -> httpx.Response:
-    # Certificates are read only where they are needed: that takes longer than all the rest.
-    verify = url.startswith("https:")
-    return httpx.request(method, url, json=body, timeout=timeout_s, trust_env=False, verify=verify)
 
 
 def _document(answer: httpx.Response) -> Any:

@@ -1,15 +1,21 @@
-"""`gyre engine` as an engine of a run: a process of its own that takes up weights while it samples."""
+"""`gyre engine` as an engine of a run: a process of its own that takes up weights while it samples.
+
+It has a key that nobody else knows: agents share its network, and are not to sample unseen or to steer it.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from pathlib import Path
 
+from gyre.elastic.engine.settings import KEY_ENV
 from gyre.elastic.engines.child import Child
 from gyre.elastic.engines.connection import Connection
 from gyre.elastic.engines.face import Weights
 from gyre.elastic.engines.options import EngineOptions
+from gyre.elastic.engines.pulse import Pulse
 from gyre.elastic.process.port import lasting_port
 
 _HOST = "127.0.0.1"
@@ -26,15 +32,18 @@ class Embedded:
         self._port = lasting_port(_HOST)
         self.url = f"http://{_HOST}:{self._port}"
         self.child = Child(name, output)
-        self._connection = Connection(name, self.url, output=f"`{output}`")
+        self.key = secrets.token_urlsafe(24)
+        self._connection = Connection(name, self.url, output=f"`{output}`", key=self.key)
+        self._pulse = Pulse(self._connection.healthy)
 
     def start(self, folder: Path, version: str) -> None:
-        argv = self._command(folder)
-        self.child.start(argv, os.environ, self._connection.healthy, self._options.start_timeout_s)
+        argv, env = self._command(folder), os.environ | {KEY_ENV: self.key}
+        self.child.start(argv, env, self._connection.healthy, self._options.start_timeout_s)
+        self._pulse.begin()
         self._connection.ask("POST", "/update_weight_version", {"new_version": version})
 
     def alive(self) -> bool:
-        return self.child.alive() and self._connection.healthy() is not False
+        return self.child.alive() and self._pulse.beats()
 
     def publish(self, folder: Path, version: str) -> None:
         body = {

@@ -35,6 +35,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def key(self) -> str | None:
+        """What it asks everybody for; None: it lets all in."""
+        ...
+
+    @property
     def owned(self) -> bool:
         """Whether `start` starts its process. One that runs already is somebody else's."""
         ...
@@ -47,7 +52,7 @@ class Engine(Protocol):
         ...
 
     def alive(self) -> bool:
-        """Whether its process runs, or it answers."""
+        """Whether its process runs and it answers; one that is merely slow does."""
         ...
 
     def publish(self, folder: Path, version: str) -> None:

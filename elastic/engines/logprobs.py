@@ -25,7 +25,7 @@ def check_logprobs(
     Raises:
         EngineError: too far, or it does not tell.
     """
-    connection = Connection(engine.name, engine.url)
+    connection = Connection(engine.name, engine.url, key=engine.key)
     ask = _ask_sglang if engine.profile == "sglang" else _ask_openai
     told = ask(connection, model, prompt)
     if len(told) != len(expected):

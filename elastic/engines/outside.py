@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gyre.elastic.engines.connection import Connection
 from gyre.elastic.engines.launch import Launch
+from gyre.elastic.engines.pulse import Pulse
 
 
 class Outside:
@@ -19,6 +20,7 @@ class Outside:
         self.url = source if isinstance(source, str) else source.url
         output = f"`{self.launch.child.folder}`" if self.launch else "what it says"
         self.connection = Connection(engine, self.url, missing=missing, output=output)
+        self._pulse = Pulse(self.connection.healthy)
         self.paused = False
 
     def start(self, folder: Path, timeout_s: float) -> bool:
@@ -27,12 +29,13 @@ class Outside:
         if self.launch is None:
             return False
         self.launch.start(folder, self.connection.healthy, timeout_s)
+        self._pulse.begin()
         return True
 
     def alive(self) -> bool:
         if self.launch is not None and not self.launch.child.alive():
             return False
-        return self.connection.healthy() is not False
+        return self._pulse.beats()
 
     def stop(self) -> None:
         if self.launch is not None:

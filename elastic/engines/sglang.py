@@ -20,6 +20,7 @@ _MISSING = "it has to be SGLang 0.5.23 or later"
 
 class Sglang:
     profile = "sglang"
+    key = None
 
     def __init__(self, name: str, options: EngineOptions, source: Launch | str) -> None:
         """`source` starts it, or is the URL of one that runs already."""

@@ -23,7 +23,7 @@ def check_tokenizer(engine: Engine, model: str, folder: Path) -> None:
 
     own: list[int] = Tokenizer.from_file(str(folder / FILE)).encode(PROBE, add_special_tokens=False).ids
     body = {"model": model, "prompt": PROBE, "add_special_tokens": False}
-    told = Connection(engine.name, engine.url).ask("POST", "/tokenize", body).get("tokens")
+    told = Connection(engine.name, engine.url, key=engine.key).ask("POST", "/tokenize", body).get("tokens")
     if told != own:
         raise EngineError(
             f"engine `{engine.name}` has another tokenizer than the model in `{folder}`: it makes "

@@ -23,9 +23,17 @@ from gyre.proxy.errors import EngineError
 
 Backend = Literal["nccl", "ipc"]
 _INIT_S = 120.0
+_LOOK_S = 120.0
+INSIDE = Path(__file__).with_name("inside")
+"""To be in the PYTHONPATH of vLLM."""
+EXTENSION = "gyre_vllm.Reload"
 
 
 class Transfer(Protocol):
+    def begin(self, connection: Connection) -> None:
+        """An engine is new. Raises EngineError where it cannot be given weights."""
+        ...
+
     def send(self, connection: Connection, folder: Path, timeout_s: float) -> None:
         """Bring the weights of `folder` into a paused engine. Raises EngineError."""
         ...
@@ -38,12 +46,37 @@ class Transfer(Protocol):
 class FromDisk:
     """The engine sees the folder under the same path."""
 
+    def __init__(self) -> None:
+        self._method = "reload_weights"
+
+    def begin(self, connection: Connection) -> None:
+        """With our extension in its workers a reload is whole; without it, on a CPU it is not."""
+        try:
+            connection.ask("POST", "/collective_rpc", {"method": "gyre_can_reload"})
+        except EngineError:
+            if _on_cpu(connection):
+                raise EngineError(
+                    f"vLLM at `{connection.url}` computes on a CPU, where it does not reload all weights: "
+                    "an output layer that shares those of the embedding keeps the old ones",
+                    f"start it with `--worker-extension-cls {EXTENSION}` and PYTHONPATH={INSIDE}",
+                ) from None
+            self._method = "reload_weights"
+        else:
+            self._method = "gyre_reload"
+
     def send(self, connection: Connection, folder: Path, timeout_s: float) -> None:
-        body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}}
+        body = {"method": self._method, "kwargs": {"weights_path": str(folder.resolve())}}
         connection.ask("POST", "/collective_rpc", body, timeout_s=timeout_s)
 
     def end(self) -> None:
         pass
+
+
+def _on_cpu(connection: Connection) -> bool:
+    """It looks around in its whole environment to answer."""
+    told = connection.ask("GET", "/server_info?config_format=json", timeout_s=_LOOK_S)
+    device = ((told.get("vllm_config") or {}).get("device_config") or {}).get("device_type")
+    return device == "cpu"
 
 
 class FromMemory:
@@ -53,6 +86,9 @@ class FromMemory:
         self._backend = backend
         self._sender: Any = None
         self._source = Source()
+
+    def begin(self, connection: Connection) -> None:
+        self.end()
 
     def send(self, connection: Connection, folder: Path, timeout_s: float) -> None:
         self._source.folder = folder

@@ -13,15 +13,16 @@ from gyre.elastic.engines.face import Weights
 from gyre.elastic.engines.launch import Launch
 from gyre.elastic.engines.options import EngineOptions
 from gyre.elastic.engines.outside import Outside
-from gyre.elastic.engines.transfer import FromDisk, Transfer
+from gyre.elastic.engines.transfer import INSIDE, FromDisk, Transfer
 from gyre.proxy.errors import EngineError
 
-ENV = {"VLLM_SERVER_DEV_MODE": "1"}
+ENV = {"VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": str(INSIDE)}
 _MISSING = "start vLLM 0.32 or later with VLLM_SERVER_DEV_MODE=1 in its environment"
 
 
 class Vllm:
     profile = "vllm"
+    key = None
 
     def __init__(
         self, name: str, options: EngineOptions, source: Launch | str, transfer: Transfer | None = None
@@ -42,8 +43,9 @@ class Vllm:
         return self._at.launch is not None
 
     def start(self, folder: Path, version: str) -> None:
-        self._transfer.end()
-        if self._at.start(folder, self._options.start_timeout_s):
+        started = self._at.start(folder, self._options.start_timeout_s)
+        self._transfer.begin(self._at.connection)
+        if started:
             self._name(version)
         else:
             self.publish(folder, version)

@@ -81,8 +81,14 @@ class VllmControl(ControlServer):
         self.version = "default"
         self.folder = ""
         self.running = False
+        self.extended = False
+        self.device = "cuda"
         super().__init__(
             {
+                "GET /server_info": lambda _: (
+                    200,
+                    {"vllm_config": {"device_config": {"device_type": self.device}}},
+                ),
                 "GET /health": (200, ""),
                 "POST /pause": (200, {"status": "paused"}),
                 "POST /resume": (200, {"status": "resumed"}),
@@ -99,7 +105,9 @@ class VllmControl(ControlServer):
         )
 
     def reload(self, body: Any) -> Answer:
-        assert body["method"] == "reload_weights"
+        if body == {"method": "gyre_can_reload"}:
+            return (200, {"results": ["yes"]}) if self.extended else (500, {"error": {"message": "no such"}})
+        assert body["method"] == ("gyre_reload" if self.extended else "reload_weights")
         self.folder = body["kwargs"]["weights_path"]
         return 200, {"results": [None]}
 

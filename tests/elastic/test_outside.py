@@ -91,6 +91,17 @@ def test_one_that_runs_already_has_its_first_weights_published(
     assert not engine.alive()
 
 
+def test_vllm_on_a_cpu_needs_our_extension_to_reload_all_weights(tmp_path: Path) -> None:
+    with VllmControl() as server:
+        server.device = "cpu"
+        with pytest.raises(EngineError, match="does not reload all weights") as caught:
+            Vllm("e", options(), server.url).start(tmp_path, "0")
+        assert "--worker-extension-cls gyre_vllm.Reload" in caught.value.hint
+        server.extended = True
+        Vllm("e", options(), server.url).start(tmp_path, "0")
+        assert (server.folder, server.version) == (str(tmp_path.resolve()), "0")
+
+
 def test_nothing_goes_on_after_weights_that_came_in_half(tmp_path: Path) -> None:
     with VllmControl() as server:
         server.routes["POST /collective_rpc"] = (500, {"error": {"message": "out of memory"}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from gyre.trainer.live.settings import EngineKind, EngineTable, RunSettings, Tra
 
 SERVED = "served"
 """The link in RUN/services that engines of the user's own command read the model from."""
+_PATHS = ("PYTHONPATH",)
 _TEMPLATE = "{chat_template}"
 
 
@@ -72,13 +74,24 @@ def _sources(settings: RunSettings, folder: LiveFolder) -> Sequence[Launch | str
     if table.urls:
         return table.urls
     _require_command(settings)
-    env = (ENV if table.kind is EngineKind.VLLM else {}) | table.env
+    env = _env(table)
     served = folder.services / SERVED
     words = [_with_template(word, settings.chat_template) for word in table.command]
     return [
         launch(_name(number), words, env, served=served, output=folder.services)
         for number in range(table.count)
     ]
+
+
+def _env(table: EngineTable) -> dict[str, str]:
+    """What the file says beside what vLLM needs; of two PYTHONPATHs both."""
+    ours = ENV if table.kind is EngineKind.VLLM else {}
+    both = {
+        name: f"{ours[name]}{os.pathsep}{table.env[name]}"
+        for name in _PATHS
+        if name in ours and name in table.env
+    }
+    return ours | table.env | both
 
 
 def _require_command(settings: RunSettings) -> None:

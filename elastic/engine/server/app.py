@@ -24,6 +24,7 @@ from gyre.elastic.engine.server import errors
 from gyre.elastic.engine.server.control import ControlRoutes
 from gyre.elastic.engine.server.generation import Script
 from gyre.elastic.engine.server.info import InfoRoutes
+from gyre.elastic.engine.server.key import keyed
 from gyre.elastic.engine.server.kv import KVRoutes
 from gyre.elastic.engine.server.local import local_only
 from gyre.elastic.engine.server.running import listen, running, url_of
@@ -39,9 +40,9 @@ from gyre.proxy.errors import EngineError, RequestError
 class EngineApp(Starlette):
     """All routes of one engine."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, key: str | None = None) -> None:
         self._service = service
-        self._requests = OpenRequests(local_only(super().__call__))
+        self._requests = OpenRequests(local_only(keyed(super().__call__, key)))
         super().__init__(
             routes=[
                 *service.routes,
@@ -86,7 +87,7 @@ def create_app(
     """
     service = Service(engine, model, context=engine.limits.ctx, splice=settings.splice, script=script)
     engine.after_step = service.calls.after_step
-    return EngineApp(service)
+    return EngineApp(service, settings.key)
 
 
 @contextmanager

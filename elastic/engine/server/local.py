@@ -1,7 +1,8 @@
 """Nobody but programs of this machine: a web page in its browser is none.
 
-The engine has no authentication. Its address keeps other machines out; a page from elsewhere could still
-have the browser send requests to it, under the page's origin or under a name that was made to lead here.
+Its address keeps other machines out, and its key, where it has one, other programs. Without one a page from
+elsewhere could still have the browser send requests to it, under the page's origin or under a name that was
+made to lead here.
 """
 
 from __future__ import annotations

@@ -47,7 +47,10 @@ class Run:
     def chat(self, execution: str, **fields: Any) -> httpx.Response:
         url = f"{self.control.base_url(execution)}/chat/completions"
         body = {"model": self.services.model} | ASKED | fields
-        return httpx.post(url, json=body, timeout=90)
+        return httpx.post(url, json=body, headers=self.key(execution), timeout=90)
+
+    def key(self, execution: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.control.key(execution)}"}
 
     def rows(self, execution: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = read_log(self.folder.logs, executions=[execution]).calls.to_pylist()
@@ -84,6 +87,7 @@ def test_a_publication_reaches_a_call_that_is_under_way(run: Run) -> None:
         "POST",
         f"{run.control.base_url('straddles')}/chat/completions",
         json={"model": run.services.model, **ASKED, "max_tokens": 1500, "stream": True},
+        headers=run.key("straddles"),
         timeout=90,
     ) as answer:
         lines = answer.iter_lines()

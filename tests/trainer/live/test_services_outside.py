@@ -103,7 +103,10 @@ def test_sglang_is_asked_for_all_tokens_in_its_own_way(tmp_path: Path) -> None:
         with Services(of_others(server.url, kind=kind), LiveFolder(tmp_path / "run"), print) as services:
             control = services.start(folders(tmp_path)[0], "0")
             body = {"model": "policy", "messages": [], "seed": 3, "top_k": 5}
-            httpx.post(f"{control.base_url('e')}/chat/completions", json=body, timeout=30)
+            key = {"authorization": f"Bearer {control.key('e')}"}
+            url = f"{control.base_url('e')}/chat/completions"
+            said = httpx.post(url, json=body, headers=key, timeout=30)
+            assert said.status_code == 200, said.text
     (asked,) = [body for route, body in server.asked if route == "POST /v1/chat/completions"]
     assert (asked["temperature"], asked["top_p"], asked["top_k"], asked["min_p"]) == (1, 1, -1, 0)
     assert asked["seed"] is None

@@ -1,0 +1,1 @@
+"""Modules that engines import into their own processes: nothing of gyre may be imported here."""
