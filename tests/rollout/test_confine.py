@@ -143,6 +143,19 @@ def test_a_file_that_the_command_names_shows_with_its_folder_but_never_the_whole
     assert home / "work" in found and home / "loose.py" in found and home not in found
 
 
+def test_what_is_hidden_stays_so_whatever_names_it(home: Path, tmp_path: Path) -> None:
+    """A variable as `HOME`, a program that lies in the home itself."""
+    (home / "agent").write_text("")
+    folders(home, ".keys", "data")
+    (home / ".keys" / "one").write_text("")
+    values = [str(home), str(tmp_path), str(home / "data"), str(home / ".keys" / "one")]
+    found = readable(str(home / "agent"), [str(home)], str(home), values)
+    cage = Cage(workdir=tmp_path, writable=[], temporary=tmp_path, hidden=homes(), readable=found)
+    shown = {target for flag, target in mounts(confined(["a"], cage)) if flag == "--ro-bind-try"}
+    assert {str(home / "agent"), str(home / "data"), str(home / ".keys" / "one")} <= shown
+    assert not {str(home), str(home / ".keys")} & shown
+
+
 def test_the_run_its_log_and_the_task_are_hidden(tmp_path: Path) -> None:
     files = {"task.toml": "", "instruction.md": "x", "tests/test.sh": ""}
     task = load_task(write_task(tmp_path / "lamp", files))
@@ -289,6 +302,43 @@ time.sleep(1000)
     state = stage.run(stage.agent(agent), confined=True, score="cat answer", timeout_s=9)
     assert (state.outcome, state.score) == ("timed_out", 5)
     assert alive(str(stage.folder / "agent.py")) == []
+
+
+def test_a_variable_that_names_the_home_shows_nothing_of_it(stage: Stage, home: Path) -> None:
+    if not confine_or_refused():
+        return
+    (home / "secret").write_text("mine")
+    agent = "call(); print(os.listdir(os.environ['DATA']))"
+    state = stage.run(stage.agent(agent), confined=True, env={"DATA": str(home)})
+    assert (state.outcome, Path(state.stdout).read_text()) == ("completed", "[]\n")
+
+
+def test_scorers_have_nothing_of_our_environment_but_what_is_kept(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not confine_or_refused():
+        return
+    monkeypatch.setenv("SOME_API_KEY", "secret")
+    score = "env | cut -d= -f1 | sort | tr '\\n' ' ' >&2; echo 1"
+    state = stage.run(stage.agent("call()"), confined=True, score=score, scorer_env={"KEPT": "1"})
+    assert state.score == 1
+    found = set((stage.runs / "e1" / "scorer" / "try-1" / "stderr.txt").read_text().split())
+    assert {"PATH", "HOME", "KEPT", "GYRE_WORKSPACE", "GYRE_EXECUTION"} <= found
+    allowed = {
+        "LANG",
+        "LOGNAME",
+        "PWD",
+        "SHELL",
+        "SHLVL",
+        "TERM",
+        "TMPDIR",
+        "USER",
+        "_",
+        "KEPT",
+        "PATH",
+        "HOME",
+    }
+    assert {name for name in found if not name.startswith("GYRE_")} <= allowed
 
 
 def test_the_token_of_the_proxy_is_not_for_scorers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

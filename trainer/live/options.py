@@ -32,7 +32,9 @@ def options_of(
         timeout_s=seconds_of(limits.time) if limits.time else None,
         score=settings.score,
         score_timeout_s=seconds_of(timeouts.scorer) if timeouts.scorer else None,
-        env=_env(harness),
+        # What is set wins over what is kept.
+        env=_kept(harness) | harness.env,
+        scorer_env=_kept(harness),
         workspace_limit=bytes_of(limits.workspace),
         pin=pinned(settings.sampling.temperature),
         allowance=_allowance(limits),
@@ -55,11 +57,10 @@ def _hidden(settings: RunSettings) -> list[Path]:
     return [*([Path(settings.out)] if settings.out else []), *(Path(each.folder) for each in lists)]
 
 
-def _env(harness: HarnessTable) -> dict[str, str]:
-    """What is set wins over what is kept."""
+def _kept(harness: HarnessTable) -> dict[str, str]:
     for name in harness.keep_env:
         if name not in os.environ:
             raise TrainError(
                 f"`harness.keep_env` names `{name}`, which is not set", f"set it, as in `export {name}=...`"
             )
-    return {name: os.environ[name] for name in harness.keep_env} | harness.env
+    return {name: os.environ[name] for name in harness.keep_env}

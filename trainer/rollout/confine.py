@@ -82,7 +82,9 @@ def _mounts(cage: Cage) -> Iterator[tuple[int, int, str, str]]:
             yield len(path.parts), _HIDDEN, "", str(path)
     for kind, paths in ((_READABLE, [*cage.readable, _RESOLVER]), (_WRITABLE, cage.writable)):
         for path in dict.fromkeys(map(real, paths)):
-            if kind == _WRITABLE or any(path.is_relative_to(each) for each in (*hidden, TEMPORARY)):
+            # What is hidden as a whole stays so, whoever names it.
+            shows = path not in hidden and any(path.is_relative_to(each) for each in (*hidden, TEMPORARY))
+            if kind == _WRITABLE or shows:
                 yield len(path.parts), kind, str(path), str(path)
 
 

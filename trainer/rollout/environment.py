@@ -1,4 +1,4 @@
-"""What a harness finds around it: a home of its own, an empty environment, its instruction."""
+"""What a harness finds around it, and a scorer that is confined: a home, an environment, an instruction."""
 
 from __future__ import annotations
 
@@ -15,21 +15,26 @@ def environment(setting: Setting, launch: Launch, temporary: Path, more: Mapping
 
     `more` wins over everything: what a task or the user sets.
     """
+    plain = plain_env(setting.home, temporary, setting.workspace)
+    # Should the user hand on a proxy for the world outside: we are not there.
+    plain["NO_PROXY"] = "127.0.0.1,localhost,::1"
+    return {**plain, **common_env(setting), **launch.env, **more}
+
+
+def plain_env(home: Path, temporary: Path, workdir: Path) -> dict[str, str]:
+    """What any program expects; of ours only PATH."""
     user = pwd.getpwuid(os.getuid()).pw_name
-    plain = {
+    return {
         "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": str(setting.home),
+        "HOME": str(home),
         "TMPDIR": str(temporary),
-        "PWD": str(setting.workspace),
+        "PWD": str(workdir),
         "USER": user,
         "LOGNAME": user,
         "SHELL": "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh",
         "LANG": "C.UTF-8",
         "TERM": "dumb",
-        # Should the user hand on a proxy for the world outside: we are not there.
-        "NO_PROXY": "127.0.0.1,localhost,::1",
     }
-    return {**plain, **common_env(setting), **launch.env, **more}
 
 
 def furnish(setting: Setting, launch: Launch) -> None:

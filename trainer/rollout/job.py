@@ -38,6 +38,9 @@ class Options:
     """A shell command in place of the task's tests."""
     score_timeout_s: float | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    """For the harness."""
+    scorer_env: Mapping[str, str] = field(default_factory=dict)
+    """For the scorer, beside those of its task."""
     workspace_limit: int = WORKSPACE_LIMIT
     evaluation: bool | None = None
     pin: Pin | None = None

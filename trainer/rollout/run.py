@@ -244,6 +244,7 @@ class _Execution:
         with suppress(FileExistsError):
             place.workspace.mkdir(parents=True, exist_ok=True)  # the harness may have removed it
         told = {"GYRE_EXECUTION": self.job.name, "GYRE_STDOUT": self.state.stdout}
+        told = {**self.options.scorer_env, **told}
         limit_s = self.job.score_limit_s(self.options)
         verdict = run_scorer(
             scorer,
@@ -286,7 +287,7 @@ class _Execution:
 
 def _secrets(job: Job, options: Options, token: str | None) -> Secrets:
     """What the harness and the scorer were given, or can look up here."""
-    environments = [os.environ, options.env]
+    environments = [os.environ, options.env, options.scorer_env]
     if job.task:
         for wanted in (job.task.env, job.task.verifier_env):
             # Where a variable is missing nothing is given; the execution says so itself.

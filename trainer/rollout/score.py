@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from gyre.elastic.process.supervised import Program, Report, StartError, Supervised
 from gyre.proxy.executions import ExecutionOutcome
-from gyre.proxy.log.live import TOKEN_ENV
 from gyre.trainer.rollout.confine import TEMPORARY, Cage, confined
+from gyre.trainer.rollout.environment import plain_env
 from gyre.trainer.rollout.secret import NO_SECRETS, Secrets
 from gyre.trainer.rollout.task import Task, resolve_env
 from gyre.trainer.rollout.tree import copy_files, copy_tree, remove_tree
@@ -104,7 +104,7 @@ def run_scorer(
     Args:
         logs: a folder per try goes here, with what the scorer printed and the rewards it wrote.
         timeout_s: for each try.
-        env: variables for the scorer beside those of this process.
+        env: variables for the scorer, beside those of this process where it is not confined.
         stop: when it is set the scorer is ended; the verdict then has neither score nor outcome.
         secrets: what the verdict may not say.
         cage: for a try in that folder; None: unconfined.
@@ -163,12 +163,13 @@ def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> Report | N
 
 
 def _run(setting: _Setting, command: list[str], env: Mapping[str, str], folder: Path) -> Report | None:
-    env = os.environ | dict(env)
-    if setting.cage is not None:
+    if setting.cage is None:
+        env = os.environ | dict(env)
+    else:
+        # It may run what the harness wrote: our keys are not for that.
         (folder / "tmp").mkdir()
         command = confined(command, setting.cage(folder))
-        env = {**env, "HOME": str(TEMPORARY), "TMPDIR": str(TEMPORARY)}
-        env.pop(TOKEN_ENV, None)
+        env = plain_env(TEMPORARY, TEMPORARY, folder / "workspace") | dict(env)
     program = Program(
         argv=command,
         env=env,

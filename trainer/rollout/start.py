@@ -76,13 +76,13 @@ def _cage(
     env: Mapping[str, str],
 ) -> Cage:
     """Its own folders, and of what is hidden what it takes to run it."""
-    words = [*options.command, *(part for value in options.env.values() for part in value.split(":"))]
+    values = [part for value in options.env.values() for part in value.split(":")]
     return Cage(
         workdir=place.workspace,
         writable=[place.workspace, place.home],
         temporary=temporary,
         hidden=hidden(job, options, control.logs),
-        readable=[place.instruction, *readable(program, words, env["PATH"])],
+        readable=[place.instruction, *readable(program, options.command, env["PATH"], values)],
     )
 
 
@@ -94,6 +94,7 @@ def hidden(job: Job, options: Options, logs: Path | None) -> list[Path]:
 
 def scorer_cage(job: Job, options: Options, control: Control, place: Place, folder: Path) -> Cage:
     """For a scorer, which may run what the harness wrote: it works in `folder`, and has its room there."""
+    values = [part for value in options.scorer_env.values() for part in value.split(":")]
     return Cage(
         workdir=folder / "workspace",
         writable=[folder],
@@ -101,7 +102,7 @@ def scorer_cage(job: Job, options: Options, control: Control, place: Place, fold
         hidden=hidden(job, options, control.logs),
         readable=[
             place.stdout,
-            *readable("/bin/sh", _words(options.score or ""), os.environ.get("PATH", "")),
+            *readable("/bin/sh", _words(options.score or ""), os.environ.get("PATH", ""), values),
         ],
     )
 

@@ -19,12 +19,19 @@ def homes() -> list[Path]:
     return [home for home in dict.fromkeys(found) if home.is_absolute() and home != Path("/")]
 
 
-def readable(program: str, words: Iterable[str], path: str) -> list[Path]:
-    """For a program and what runs it; `words` are the user's own, in which he may name files."""
+def readable(program: str, words: Iterable[str], path: str, values: Iterable[str] = ()) -> list[Path]:
+    """For a program and what runs it; `words` of its command and `values` of variables are the user's own, in
+    which he may name files."""
     places = [Path(entry) for entry in path.split(":") if entry]
     places += [Path(program).parent, Path(os.path.realpath(program)).parent]
-    found = [*_programs(places), *_named(words), Path(program), Path(os.path.realpath(program))]
-    return [each for each in dict.fromkeys(found) if each.is_absolute() and each.exists()]
+    found = [
+        *_programs(places),
+        *_named(words),
+        *map(Path, values),
+        Path(program),
+        Path(os.path.realpath(program)),
+    ]
+    return [each for each in dict.fromkeys(found) if each.is_absolute() and os.path.exists(each)]
 
 
 def _programs(places: Iterable[Path]) -> Iterator[Path]:
