@@ -14,7 +14,7 @@ import typer
 
 from gyre.cli import output
 from gyre.elastic.endpoint import Engine, require_loopback
-from gyre.elastic.engine.settings import MIB, Device, Dtype, EngineSettings
+from gyre.elastic.engine.settings import KEY_ENV, MIB, Device, Dtype, EngineSettings
 from gyre.elastic.packaged import require_packages
 from gyre.proxy.errors import EngineError
 
@@ -91,12 +91,15 @@ def engine(
     both = {"model": model, "host": host, "port": port, "ctx": ctx, "slots": slots, "threads": threads}
     own: dict[str, Any] = {"device": device, "dtype": dtype, "chat_template": chat_template, "queue": queue}
     own |= {"kv_memory": kv_memory, "splice": splice, "seed": seed, "name": name}
+    key = os.environ.get(KEY_ENV) or None
     require_loopback(host)
     runtime = runtime or (Runtime.LLAMACPP if model.endswith(".gguf") else Runtime.TRANSFORMERS)
     if runtime == Runtime.TRANSFORMERS:
-        _until_stopped(_transformers(_given(both | own)), json)
+        _until_stopped(_transformers(_given(both | own | {"key": key})), json)
     else:
         _refuse(_given(own))
+        if key:
+            raise EngineError(f"`{KEY_ENV}` is set, and llama.cpp is not given a key", "unset it")
         _until_stopped(_llamacpp(_given(both), verbose or output.manner.verbose), json, at_once=True)
 
 

@@ -64,7 +64,7 @@ class Router:
 
     def add(self, backend: Backend) -> BackendState:
         """Add a backend, or give a known one new settings; it must be probed before it serves."""
-        state = BackendState(backend, version=backend.version)
+        state = BackendState(backend, draining=backend.draining, version=backend.version)
         self.backends[backend.name] = state
         return state
 

@@ -47,6 +47,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The elastic cell this engine belongs to; a column of the log."""
     version: str | None = None
     """Policy version it serves, where the engine does not say so itself."""
+    draining: bool = False
+    """Whether it gets no calls until the control API says otherwise."""
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

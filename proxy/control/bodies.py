@@ -35,6 +35,7 @@ class BackendBody(Body):
     models: dict[str, str] = {}
     cell: str | None = None
     version: str | None = None
+    draining: bool = False
 
     def backend(self) -> Backend:
         return Backend(**self.model_dump())

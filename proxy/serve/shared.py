@@ -53,8 +53,8 @@ def _replay_backend(backend: BackendState) -> Iterator[Command]:
     yield AddBackend(backend.settings)
     if backend.version is not None:
         yield SetVersion(backend.name, backend.version)
-    if backend.draining:
-        yield DrainBackend(backend.name, True)
+    if backend.draining != backend.settings.draining:
+        yield DrainBackend(backend.name, backend.draining)
 
 
 def _replay_execution(execution: ExecutionState) -> Iterator[Command]:

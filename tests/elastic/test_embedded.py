@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -38,9 +39,14 @@ def embedded(output: Path, **options: object) -> Embedded:
     return Embedded("engine-0", made, output)
 
 
+def ask(engine: Embedded, method: str, route: str, **more: Any) -> httpx.Response:
+    headers = {"authorization": f"Bearer {engine.key}"}
+    return httpx.request(method, engine.url + route, headers=headers, **({"timeout": 30} | more))
+
+
 def answer(engine: Embedded) -> dict[str, object]:
     body = {"model": "policy", "prompt": PROMPT, "max_tokens": 4, "return_token_ids": True}
-    said = httpx.post(f"{engine.url}/v1/completions", json=body, timeout=30).raise_for_status().json()
+    said = ask(engine, "POST", "/v1/completions", json=body).raise_for_status().json()
     choice: dict[str, object] = said["choices"][0]
     return choice
 
@@ -50,7 +56,7 @@ def test_it_serves_what_it_was_given_under_the_name_it_was_given(engine: Embedde
     told = engine.weights()
     assert (told.version, told.digest) == ("3", digest_of_folder(folder(0), Dtype.FP32))
     assert check_logprobs(engine, "policy", PROMPT, logprobs(0, PROMPT)) < 1e-4
-    listed = httpx.get(f"{engine.url}/v1/models", timeout=30).json()["data"]
+    listed = ask(engine, "GET", "/v1/models").json()["data"]
     assert [model["id"] for model in listed] == ["policy"]
 
 
@@ -73,7 +79,7 @@ def test_other_weights_than_claimed_are_told_by_their_log_probabilities(engine: 
 def test_a_pause_holds_what_arrives(engine: Embedded) -> None:
     engine.pause()
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{engine.url}/v1/completions", json={"prompt": PROMPT}, timeout=0.3)
+        ask(engine, "POST", "/v1/completions", json={"prompt": PROMPT}, timeout=0.3)
     engine.resume()
     assert answer(engine)["token_ids"]
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from gyre.elastic.engines.face import Engine
 from gyre.elastic.process.port import lasting_port
+from gyre.proxy.errors import UpstreamError
 from gyre.proxy.log.live import TOKEN_ENV
 from gyre.proxy.settings import Pin
 from gyre.trainer.live.folder import LiveFolder
@@ -19,15 +22,28 @@ from gyre.trainer.rollout.private import PrivateProxy
 HOLD_S = 300.0
 """How long a call waits while engines are started again."""
 _SHUTDOWN_S = 10.0
+_PATIENCE_S = 20.0
+_AGAIN_S = 0.2
 TELLS_ITSELF = "gyre"
 """The profile of engines that say with each token which version sampled it."""
 
 
+@dataclass(slots=True)
+class _Backend:
+    """What the proxy is to know of an engine now."""
+
+    engine: Engine
+    key_env: str
+    version: str = ""
+    draining: bool = False
+
+
 class RunProxy:
-    """Started again it has the same address, and knows the engines with the version they have then."""
+    """Started again it has the same address, and knows of each engine what it was told last."""
 
     def __init__(self, engines: Sequence[Engine], folder: LiveFolder, temperature: float) -> None:
-        self._engines = engines
+        named = enumerate(engines)
+        self._backends = {each.name: _Backend(each, f"GYRE_ENGINE_KEY_{number}") for number, each in named}
         self._temperature = temperature
         self._file = folder.services / "proxy.toml"
         self._port = lasting_port()
@@ -38,7 +54,7 @@ class RunProxy:
             folder.logs,
             folder.services,
             taken="is another run at work in this folder?",
-            env=os.environ | {TOKEN_ENV: token},
+            env=os.environ | {TOKEN_ENV: token} | self._keys(),
         )
         self.control = Control(f"http://127.0.0.1:{self._port}", folder.logs, token)
 
@@ -47,10 +63,43 @@ class RunProxy:
         return self._process.pid
 
     def start(self, version: str) -> None:
-        """Raises what `PrivateProxy.start` does."""
+        """With engines that all serve `version`. Raises what `PrivateProxy.start` does."""
+        for backend in self._backends.values():
+            backend.version = version
+        self.start_again()
+
+    def start_again(self) -> None:
+        """With engines as they were told of last. Raises what `PrivateProxy.start` does."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._file.write_text("\n".join(self._lines(version)) + "\n")
+        self._file.write_text("\n".join(self._lines()) + "\n")
         self._process.start()
+
+    def tell(self, engine: Engine, *, version: str | None = None, draining: bool | None = None) -> None:
+        """Returns once it knows, or is gone: then it reads it when it is started again.
+
+        Raises:
+            UpstreamError: it is there, and does not take it.
+        """
+        backend = self._backends[engine.name]
+        backend.version = backend.version if version is None else version
+        backend.draining = backend.draining if draining is None else draining
+        change: dict[str, object] = {"draining": backend.draining}
+        if engine.profile != TELLS_ITSELF:
+            change["version"] = backend.version
+        end = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                # None: it does not know the engine, which it has in its configuration.
+                if self.control.ask("PATCH", f"/gyre/v1/backends/{engine.name}", change) is not None:
+                    return
+                problem = UpstreamError(f"the proxy does not know engine `{engine.name}`")
+            except UpstreamError as refused:
+                problem = refused
+            if not self.alive():
+                return
+            if time.monotonic() > end:
+                raise problem
+            time.sleep(_AGAIN_S)
 
     def alive(self) -> bool:
         return self._process.alive()
@@ -58,19 +107,28 @@ class RunProxy:
     def stop(self) -> None:
         self._process.stop()
 
-    def _lines(self, version: str) -> Iterator[str]:
+    def _keys(self) -> dict[str, str]:
+        """In its environment alone, where agents do not look."""
+        return {each.key_env: key for each in self._backends.values() if (key := each.engine.key)}
+
+    def _lines(self) -> Iterator[str]:
         yield "# Written by `gyre train` at each start of the proxy."
         yield f"port = {self._port}"
         yield f"shutdown_s = {_SHUTDOWN_S}"
         yield f"limits.hold_s = {HOLD_S}"
         yield from _pin_lines(pinned(self._temperature))
-        for engine in self._engines:
+        for backend in self._backends.values():
+            engine = backend.engine
             yield "\n[[backends]]"
             yield f"name = {_text(engine.name)}"
             yield f"url = {_text(engine.url)}"
             yield f"profile = {_text(engine.profile)}"
+            if engine.key:
+                yield f"key_env = {_text(backend.key_env)}"
             if engine.profile != TELLS_ITSELF:
-                yield f"version = {_text(version)}"
+                yield f"version = {_text(backend.version)}"
+            if backend.draining:
+                yield "draining = true"
 
 
 def _pin_lines(pin: Pin) -> Iterator[str]:

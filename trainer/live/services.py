@@ -189,7 +189,7 @@ class Services:
                 return
             engine.pause()
             engine.publish(served.folder, served.version)
-            self._tell_proxy(engine, {"version": served.version})
+            self._proxy.tell(engine, version=served.version)
             if not self._paused:
                 engine.resume()
         except EngineError as problem:
@@ -211,11 +211,13 @@ class Services:
                     self.failed = problem
                 except OSError as problem:
                     self.failed = EngineError(f"a service cannot be started again: {problem}")
+                except Exception as problem:  # else nobody would ever hear that nothing is watched any more
+                    self.failed = EngineError(f"services are not watched any more: {problem!r}")
 
     def _look(self) -> None:
         if not self._proxy.alive():
             self._tell("the proxy died; it is started again")
-            self._restart(_PROXY, lambda served: self._proxy.start(served.version))
+            self._restart(_PROXY, lambda _: self._proxy.start_again())
         for engine in self.engines:
             if not engine.alive():
                 self._tell(f"engine `{engine.name}` died; it is started again")
@@ -225,14 +227,14 @@ class Services:
         """No call reaches it before it serves the newest weights. Raises what `_restart` does."""
 
         def begin(served: _Served) -> None:
-            self._tell_proxy(engine, {"draining": True})
+            self._proxy.tell(engine, draining=True)
             if not engine.owned:
                 self._await(engine)
             engine.start(served.folder, served.version)
             self._verify([engine], served)
             if self._paused:
                 engine.pause()
-            self._tell_proxy(engine, {"draining": False, "version": served.version})
+            self._proxy.tell(engine, draining=False, version=served.version)
 
         self._restart(engine.name, begin)
 
@@ -269,11 +271,6 @@ class Services:
                 if attempt == STARTS - 1 or self._over.is_set():
                     raise
                 self._deaths.note(name)
-
-    def _tell_proxy(self, engine: Engine, change: Mapping[str, object]) -> None:
-        """One that is gone reads it in its configuration when it is started again."""
-        with suppress(UpstreamError):
-            self.control.ask("PATCH", f"/gyre/v1/backends/{engine.name}", change)
 
     def _open(self) -> int:
         with suppress(UpstreamError):

@@ -95,13 +95,14 @@ def run_engine(
     script: Script = lambda body: body.get("script"),
     splice: bool = True,
     model: LoadedModel | None = None,
+    key: str | None = None,
     **limits: Any,
 ) -> Iterator[Running]:
     """`script` field of a chat request: the text that shall be answered."""
     model = model or tiny()
     limits = {"ctx": 4096, **limits}
     engine = EngineThread(Core(model, EngineLimits(**limits), version="7", digest="d7"))
-    settings = EngineSettings(model="tiny", ctx=limits["ctx"], splice=splice)
+    settings = EngineSettings(model="tiny", ctx=limits["ctx"], splice=splice, key=key)
     app = create_app(engine, model, settings, script=script)
     engine.start()
     try:
