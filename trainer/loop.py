@@ -196,7 +196,12 @@ class _Loop:
             while not self._dispatch.over:
                 self._burst()
             self._end_evaluations(self._begin_evaluations(last=True))
-            final = finish(self._settings, self._folder, trainer.newest)
+            final = self._folder.final
+            finish(
+                *(self._settings.trees, self._folder, trainer.newest),
+                stop=self._stop,
+                warn=self._board.warn,
+            )
             self._enter(Phase.ENDED)
         except UnusableError:
             # Whoever mends what was wrong and goes on is not to meet the same executions again.

@@ -1,27 +1,45 @@
-"""The end of a live run: its trees, and its model as a plain Hugging Face folder."""
+"""The end of a live run: its model as a plain Hugging Face folder, and its trees."""
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from gyre.proxy.errors import LogError
 from gyre.trainer.live.folder import LiveFolder
-from gyre.trainer.live.settings import RunSettings
+from gyre.trainer.live.settings import TreeTable
 from gyre.trainer.live.trees import store
+from gyre.trainer.update.computing import Stopped
 from gyre.trainer.update.export import export
-
-TEMPLATE = "chat_template.jinja"
-"""Where transformers looks for a model's own."""
+from gyre.treebuilder.errors import TreeError
 
 
-def finish(settings: RunSettings, folder: LiveFolder, checkpoint: Path) -> Path:
+def finish(
+    table: TreeTable,
+    folder: LiveFolder,
+    checkpoint: Path,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Path:
     """Where the final model is. May be done again.
 
+    The model comes first: trees of a long run take their time, and can be built by whoever wants them.
+
     Raises:
-        TrainError, TreeError: the disk is full, or cannot be written.
+        TrainError: the disk is full, or cannot be written.
+        Stopped: `stop` said so while trees were built. What was built is there when it is done again.
     """
-    store(folder, settings.trees)
     export(checkpoint, folder.final)
-    if settings.chat_template is not None:
-        shutil.copyfile(settings.chat_template, folder.final / TEMPLATE)
+
+    def go_on(*_: object) -> None:
+        if stop():
+            raise Stopped
+
+    try:
+        go_on()
+        store(folder, table, go_on)
+    except (LogError, TreeError, OSError) as problem:
+        said = problem.message if isinstance(problem, LogError | TreeError) else str(problem)
+        warn(f"trees could not be stored: {said}; `gyre-trees build {folder.logs} -o {folder.trees}` does it")
     return folder.final

@@ -134,7 +134,10 @@ def _trainer(
     tasks: Tasks,
 ) -> Trainer:
     train = settings.train
+    template = _template(settings)
     inputs = origin.model_inputs(settings.model, train.loss.reference)
+    if template is not None:
+        inputs["chat_template"] = origin.digest_of(template)
     if ranks.is_main:
         _require_same(settings, tasks, folder, tell) if resume else _clear(folder)
     saved = newest_saved(folder, train, inputs, tell) if resume else None
@@ -152,7 +155,8 @@ def _trainer(
         at=at,
         max_gap=_max_gap(settings),
     )
-    saver = Saver(folder, learner, source=origin.model_folder(settings.model), inputs=inputs, at=at)
+    source = origin.model_folder(settings.model)
+    saver = Saver(folder, learner, source=source, inputs=inputs, template=template, at=at)
     torch.manual_seed(train.seed)  # nothing draws, but a model of its own kind may
     if saved:
         saver.go_on_from(saved)
@@ -170,6 +174,16 @@ def _trainer(
         sizes=sizes,
         identity=identity,
     )
+
+
+def _template(settings: RunSettings) -> str | None:
+    if settings.chat_template is None:
+        return None
+    try:
+        return Path(settings.chat_template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else "it is no UTF-8"
+        raise TrainError(f"`chat_template`: `{settings.chat_template}` cannot be read: {why}") from None
 
 
 def _require_same(

@@ -7,7 +7,7 @@ from pathlib import Path
 from gyre.proxy.log.folder import create_folder
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.settings import TreeTable
-from gyre.treebuilder.build import BuildReport, build_trees
+from gyre.treebuilder.build import BuildReport, Progress, build_trees
 from gyre.treebuilder.online import Online
 from gyre.treebuilder.options import Options
 
@@ -24,10 +24,10 @@ def options_of(table: TreeTable) -> Options:
     return Options(cap=table.cap, seed=table.seed, rule=table.select)
 
 
-def store(folder: LiveFolder, table: TreeTable) -> BuildReport:
+def store(folder: LiveFolder, table: TreeTable, progress: Progress | None = None) -> BuildReport:
     """Bring RUN/trees up to date: `gyre-trees build RUN/logs -o RUN/trees`. Reads the whole log.
 
     Raises:
         LogError, TreeError: the log cannot be read, or the trees cannot be written.
     """
-    return build_trees(folder.logs, folder.trees, options=options_of(table), prune=True)
+    return build_trees(folder.logs, folder.trees, options=options_of(table), prune=True, progress=progress)

@@ -31,6 +31,8 @@ from gyre.trainer.update.folder import Observer
 
 FORMAT = 1
 MODEL, OPTIMIZER, BATCH, STATE = "model", "optimizer.safetensors", "batch.safetensors", "state.json"
+TEMPLATE = "chat_template.jinja"
+"""Where transformers looks for a model's own."""
 TOKENIZER = (
     "tokenizer*",
     "special_tokens_map.json",
@@ -101,11 +103,12 @@ def write(
     model: PreTrainedModel,
     weights: dict[str, Tensor] | None,
     source: Path | None,
+    template: str | None = None,
     saved: Saved,
     at: Observer = lambda _: None,
 ) -> None:
     """Fill an empty folder. `weights` replace the model's own, where those are sharded; the tokenizer is that
-    of `source`, the folder that training began with, or of `tiny`.
+    of `source`, the folder that training began with, or of `tiny`; `template` replaces its chat template.
 
     Raises:
         OSError: the disk is full, or cannot be written.
@@ -114,6 +117,8 @@ def write(
     with quietly(), _full_disk():
         model.save_pretrained(place, state_dict=weights)
     _copy_tokenizer(source, place)
+    if template is not None:
+        (place / TEMPLATE).write_text(template, encoding="utf-8")
     at("checkpoint model")
     with _full_disk():
         save_file(saved.optimizer | random_states(), folder / OPTIMIZER)

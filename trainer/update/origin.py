@@ -33,6 +33,10 @@ def model_inputs(model: str, reference: str = "") -> dict[str, str]:
     return found | {"reference": _model(reference)} if reference else found
 
 
+def digest_of(text: str) -> str:
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
 def versions() -> dict[str, Any]:
     found = {"gyre": version("gyre-rl"), "python": platform.python_version(), "revision": _revision()}
     return found | {name: version(name) for name in _PACKAGES}

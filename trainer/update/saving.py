@@ -31,13 +31,16 @@ class Saver:
         *,
         source: Path | None,
         inputs: Mapping[str, str],
+        template: str | None = None,
         at: Observer = lambda _: None,
     ) -> None:
-        """`source`: folder of the model that training began with; `inputs`: digests."""
+        """`source`: folder of the model that training began with; `inputs`: digests; `template`: a chat
+        template in place of the model's own."""
         self._folder = folder
         self._learner = learner
         self._source = source
         self._inputs = dict(inputs)
+        self._template = template
         self._at = at
         self.newest: Path | None = None
         self._saved: int | None = None
@@ -81,10 +84,19 @@ class Saver:
         def fill(folder: Path) -> None:
             model = learner.network.policy.model
             checkpoint.write(
-                folder, model=model, weights=weights, source=self._source, saved=saved, at=self._at
+                folder,
+                model=model,
+                weights=weights,
+                source=self._source,
+                template=self._template,
+                saved=saved,
+                at=self._at,
             )
 
-        self._folder.write_checkpoint(update, fill, keep=learner.settings.checkpoint.keep, at=self._at)
+        keep = learner.settings.checkpoint.keep
+        # Engines of a live run serve the one before until they have this one.
+        keep = keep if live is None else max(keep, 2)
+        self._folder.write_checkpoint(update, fill, keep=keep, at=self._at)
 
     def _state(self, cursor: Cursor, live: Mapping[str, Any] | None) -> State:
         learner, progress = self._learner, self._learner.progress

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
+from transformers import AutoTokenizer
 
 from gyre.trainer.errors import TrainError
-from gyre.trainer.settings import TrainSettings
+from gyre.trainer.settings import CheckpointSettings, TrainSettings
 from gyre.trainer.update import checkpoint
 from gyre.trainer.update.checkpoint import require_inputs, require_settings
 from gyre.trainer.update.cursor import Cursor
@@ -63,6 +65,27 @@ def test_updates_that_changed_nothing_make_a_checkpoint_all_the_same(tmp_path: P
     own.save(Cursor(), live={"burst": 1})
     assert told(tmp_path).state.live == {"burst": 1}
     assert_same(rig.weights(), before)
+
+
+def test_engines_of_a_live_run_keep_the_weights_that_they_serve_until_they_have_the_next(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(msgspec.structs.replace(SETTINGS, checkpoint=CheckpointSettings(keep=1)))
+    own = saver(tmp_path, rig)
+    for number in range(3):
+        before = own.newest
+        own.save(Cursor(), live={"burst": number})
+        assert before is None or before.is_dir()
+        rig.learner.stream(groups=1).add([])
+    assert len(RunFolder(tmp_path).all()) == 2
+
+
+def test_a_chat_template_of_the_runs_own_goes_with_the_model(tmp_path: Path) -> None:
+    own = Saver(RunFolder(tmp_path), Rig().learner, source=None, inputs=INPUTS, template="{{ messages }}")
+    own.save(Cursor(), live=LIVE)
+    assert own.newest is not None
+    tokenizer = AutoTokenizer.from_pretrained(own.newest / checkpoint.MODEL)
+    assert tokenizer.chat_template == "{{ messages }}"
 
 
 def test_a_checkpoint_of_an_earlier_gyre_has_no_live_state(tmp_path: Path) -> None:
