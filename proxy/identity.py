@@ -17,7 +17,8 @@ import xxhash
 from gyre.proxy.calls import Identity
 from gyre.proxy.errors import RequestError
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+LONGEST = 128
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST - 1}}}")
 KEY_PREFIX = "gyre-x-"
 _PROOF = "~"
 """In no name."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gyre.proxy.identity import LONGEST
 from gyre.proxy.settings import Pin
 from gyre.trainer.errors import TrainError
 from gyre.trainer.live.assignment import Assignment, Group
@@ -62,7 +63,7 @@ class Jobs:
         return Assignment(
             key=group.key,
             jobs=[
-                Job(f"{group.key}-{slug(group.task.short_name)}-{number}", group.task, group.key)
+                Job(_name(f"{group.key}-", group.task, f"-{number}"), group.task, group.key)
                 for number in range(group.size)
             ],
             options=self.options,
@@ -70,11 +71,13 @@ class Jobs:
 
     def of_evaluation(self, key: str, temperature: float) -> Assignment:
         options = replace(self.options, evaluation=True, pin=pinned(temperature))
-        jobs = [
-            Job(f"{key}-{number}-{slug(task.short_name)}", task, key)
-            for number, task in enumerate(self.evaluated)
-        ]
+        jobs = [Job(_name(f"{key}-{number}-", task), task, key) for number, task in enumerate(self.evaluated)]
         return Assignment(key=key, jobs=jobs, options=options, urgent=True)
+
+
+def _name(before: str, task: Task, after: str = "") -> str:
+    """Of an execution. What stands around the task's name makes it the only one."""
+    return before + slug(task.short_name, LONGEST - len(before) - len(after)) + after
 
 
 def load_jobs(

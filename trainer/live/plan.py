@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.trainer.live.assignment import group_key
 from gyre.trainer.live.config import run_table, run_toml
 from gyre.trainer.live.dispatch import Pace
 from gyre.trainer.live.evaluation import due
@@ -20,7 +19,6 @@ from gyre.trainer.live.setup import pace_of, total_updates
 from gyre.trainer.pack.work import Work
 from gyre.trainer.plan import device_name, empty_network
 from gyre.trainer.rollout.confine import why_not
-from gyre.trainer.rollout.group import slug
 from gyre.trainer.rollout.harness import PRESETS, Setting, command
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.task import Task, find_tasks
@@ -169,7 +167,7 @@ def _evaluations(settings: RunSettings) -> int:
 
 def _first(jobs: Jobs, options: Options) -> First:
     task = jobs.tasks[jobs.order[0]]
-    name = f"{group_key(0)}-{slug(task.short_name)}-0"
+    name = jobs.of_group(jobs.group(0, burst=0, version="0")).jobs[0].name
     place = options.runs / name
     setting = Setting(
         execution=name,

@@ -19,6 +19,7 @@ from gyre.proxy.errors import GyreError, UpstreamError
 from gyre.proxy.executions import ExecutionOutcome
 from gyre.trainer.live.assignment import Assignment, Counts, Finished
 from gyre.trainer.rollout import state as states
+from gyre.trainer.rollout.control import RefusedError
 from gyre.trainer.rollout.group import fault, is_open
 from gyre.trainer.rollout.job import Job
 from gyre.trainer.rollout.record import Record
@@ -199,7 +200,7 @@ class Rollouts:
         """One attempt. A proxy that is gone for a while is waited for.
 
         Raises:
-            UpstreamError: it does not come back.
+            UpstreamError: it does not come back, or refuses.
             GyreError: as `run_execution`.
         """
         end = time.monotonic() + self._patience_s
@@ -208,7 +209,7 @@ class Rollouts:
                 return State(execution=job.name, status=Status.INTERRUPTED)
             try:
                 return run_execution(job, assignment.options, self._record, self._stop)
-            except UpstreamError:
-                if time.monotonic() >= end:
+            except UpstreamError as problem:
+                if isinstance(problem, RefusedError) or time.monotonic() >= end:
                     raise
             self._stop.wait(_PAUSE_S)

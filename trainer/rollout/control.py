@@ -30,6 +30,10 @@ class GoneError(UpstreamError):
     """No proxy listens there."""
 
 
+class RefusedError(UpstreamError):
+    """It will say the same however often it is asked."""
+
+
 class OtherError(UpstreamError):
     """What was said of one attempt would be of another."""
 
@@ -104,7 +108,8 @@ class Control:
         Raises:
             GoneError: nobody listens.
             OtherError: it would take it for something else.
-            UpstreamError: it refuses or fails.
+            RefusedError: it refuses.
+            UpstreamError: it fails.
         """
         end = time.monotonic() + patience_s
         while True:
@@ -140,8 +145,8 @@ class Control:
             raise OtherError(f"the proxy at `{self.url}` refuses: {answer.text[:200]}")
         if answer.status_code != 200:
             hint = f"set {TOKEN_ENV} to the proxy's token" if answer.status_code in (401, 403) else ""
-            said = answer.text[:200]
-            raise UpstreamError(f"the proxy at `{self.url}` answers {answer.status_code}: {said}", hint)
+            said = f"the proxy at `{self.url}` answers {answer.status_code}: {answer.text[:200]}"
+            raise (RefusedError if answer.status_code < 500 else UpstreamError)(said, hint)
         document = answer.json()
         assert isinstance(document, dict)
         return document

@@ -93,7 +93,7 @@ def checked_task(folder: Path, options: Options) -> Task:
     return task
 
 
-def slug(name: str) -> str:
+def slug(name: str, most: int = _MOST) -> str:
     """As a part of an execution's name: letters, digits, `.`, `_`, `-`, first a letter or digit.
 
     Names in other scripts stay apart by a digest: `task-07ee6c`.
@@ -103,7 +103,7 @@ def slug(name: str) -> str:
         # However the file system spells an accent.
         name = unicodedata.normalize("NFC", name)
         digest = "-" + hashlib.sha256(os.fsencode(name)).hexdigest()[:6]
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._")[: _MOST - len(digest)]
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._")[: most - len(digest)]
     return ((plain.rstrip("-") if digest else plain) or "task") + digest
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gyre.proxy.identity import NAME
 from gyre.trainer.errors import TrainError
 from gyre.trainer.live.jobs import episodes, load_jobs
 from gyre.trainer.live.settings import EvaluationTable, TaskTable
@@ -51,6 +52,19 @@ def test_an_evaluation_is_urgent_marked_and_sampled_in_its_own_way(tmp_path: Pat
     assert assignment.urgent and assignment.options.evaluation
     assert assignment.options.pin is not None and assignment.options.pin.temperature == 0.0
     assert [job.name for job in assignment.jobs] == ["eval-000003-greedy-0-b", "eval-000003-greedy-1-b"]
+
+
+def test_names_of_tasks_however_long_make_names_of_executions(tmp_path: Path) -> None:
+    task(tmp_path / "train" / ("long" * 60))
+    task(tmp_path / "held-out" / ("\u00e9" * 120))
+    evaluation = EvaluationTable(tasks=(TaskTable(folder=str(tmp_path / "held-out")),), episodes=101)
+    tables = (TaskTable(folder=str(tmp_path / "train")),)
+    jobs = load_jobs(tables, evaluation, options(tmp_path), size=11, seed=0)
+    made = [*jobs.of_group(jobs.group(1_000_000, burst=0, version="0")).jobs]
+    made += jobs.of_evaluation("eval-000003-greedy", 0.0).jobs
+    names = [job.name for job in made]
+    assert len(set(names)) == len(names) == 112
+    assert all(NAME.fullmatch(name) for name in names)
 
 
 def test_tasks_may_not_be_trained_and_evaluated_on(tmp_path: Path) -> None:

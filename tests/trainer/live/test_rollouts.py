@@ -16,7 +16,7 @@ from gyre.trainer.live import rollouts as module
 from gyre.trainer.live.assignment import Assignment, Finished
 from gyre.trainer.live.rollouts import Rollouts
 from gyre.trainer.rollout import state as states
-from gyre.trainer.rollout.control import Control, GoneError
+from gyre.trainer.rollout.control import Control, GoneError, RefusedError
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.record import Record
 from gyre.trainer.rollout.run import run_execution
@@ -281,6 +281,16 @@ def test_a_proxy_that_does_not_come_back_is_a_failure_of_each(tmp_path: Path) ->
             running.submit(group(stage, n=2))
             finished = awaited(running)
     assert [type(problem) for _, problem in finished.failures] == [GoneError, GoneError]
+
+
+def test_a_proxy_that_refuses_is_not_asked_again(stage: Stage) -> None:
+    """With the patience of a real run, which would be minutes."""
+    assignment = group(stage, n=1)
+    (job,) = assignment.jobs
+    with rollouts(stage) as running:
+        running.submit(replace(assignment, jobs=[replace(job, name="-no-name")]))
+        finished = awaited(running)
+    assert [type(problem) for _, problem in finished.failures] == [RefusedError]
 
 
 # Its end.
