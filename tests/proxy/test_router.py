@@ -6,6 +6,7 @@ from collections import Counter
 
 from gyre.proxy.commands import DrainBackend, RemoveBackend, SetVersion
 from gyre.proxy.router import Router
+from gyre.proxy.serve.shared import Shared
 from gyre.proxy.settings import Backend
 
 MANY = [f"e{n}" for n in range(600)]
@@ -29,6 +30,16 @@ def test_nothing_is_picked_before_a_backend_has_answered() -> None:
     assert not made.any_ready()
     assert made.why_not() == "`b1` has not answered yet"
     assert Router().why_not() == "there are no backends"
+
+
+def test_one_that_drains_from_the_start_is_taken_in_when_that_is_said() -> None:
+    shared = Shared([Backend(url="http://b1", name="b1", draining=True)])
+    assert shared.router.why_not() == "`b1` is draining"
+    shared.apply(DrainBackend("b1", False))
+    later = Shared([])
+    for command in shared.replay():
+        later.apply(command)
+    assert not later.router.backends["b1"].draining
 
 
 def test_an_execution_stays_with_its_backend_and_executions_spread() -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
+from gyre.elastic.engines import connection, pulse
 from gyre.elastic.engines.embedded import Embedded
 from gyre.proxy import read_log
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.services import Services
 from gyre.trainer.live.settings import EngineTable, HarnessTable, RolloutTable, RunSettings, TaskTable
+from gyre.trainer.rollout.confine import Cage, confined, why_not
 from tests.elastic.models import folder
 from tests.proxy.processes import wait_for
 
@@ -129,3 +134,49 @@ def test_a_proxy_that_died_is_back_at_the_same_address(run: Run) -> None:
     assert run.chat("anew").status_code == 200
     assert versions(run.rows("anew")[-1]) == ["2"]
     assert run.services.failed is None
+
+
+LOOK = """
+import os, pathlib, sys
+found = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/environ")]
+found += [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline")]
+print(len(found), any(word.encode() in text for text in found for word in sys.stdin.read().split()))
+"""
+
+
+def test_nobody_but_the_run_and_its_proxy_has_the_key_of_the_engine(run: Run) -> None:
+    key, url = run.engine.key, run.engine.url
+    assert httpx.get(f"{url}/weight_info", timeout=30).status_code == 401
+    body = {"model": run.services.model, "prompt": [1, 2], "max_tokens": 1}
+    headers = {"authorization": f"Bearer {run.control.key('e')}"}
+    assert httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=30).status_code == 401
+    assert run.chat("by-the-proxy").status_code == 200
+
+    children = psutil.Process().children(recursive=True)
+    assert {run.engine.child.pid, run.services.proxy_pid} <= {child.pid for child in children}
+    said = [" ".join(child.cmdline()) for child in children if child.is_running()]
+    assert not any(key in words for words in said)
+    assert not any(key in value for value in os.environ.values())
+    files = [path for path in run.folder.root.rglob("*") if path.is_file()]
+    assert files and not any(key.encode() in path.read_bytes() for path in files)
+
+
+@pytest.mark.skipif(bool(why_not()), reason="bubblewrap does not work here")
+def test_a_confined_agent_does_not_find_it(run: Run, tmp_path: Path) -> None:
+    cage = Cage(workdir=tmp_path, writable=[tmp_path], temporary=tmp_path, hidden=[run.folder.root])
+    argv = [sys.executable, "-c", LOOK]
+    done = subprocess.run(confined(argv, cage), input=run.engine.key, capture_output=True, text=True, env={})
+    assert done.stdout.split()[1:] == ["False"], done.stderr
+    own = Path(f"/proc/{run.engine.child.pid}/environ").read_bytes()
+    assert run.engine.key.encode() in own  # where it would have found it
+
+
+@pytest.mark.slow
+def test_an_engine_that_hangs_is_started_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "SILENCE_S", 1.0)
+    monkeypatch.setattr(connection, "_GLANCE_S", 0.3)
+    before, pid = run.services.restarts.get("engine-0", 0), run.engine.child.pid
+    assert pid
+    psutil.Process(pid).suspend()
+    assert run.chat("hung").status_code == 200
+    assert run.services.restarts["engine-0"] == before + 1

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from gyre.elastic.engines import connection, pulse
 from gyre.elastic.engines.connection import Connection
 from gyre.proxy.errors import EngineError, GyreError
 from gyre.trainer.errors import TrainError
@@ -173,6 +175,40 @@ def test_somebody_elses_engine_is_waited_for_and_given_the_newest_weights(tmp_pa
         with VllmControl(port) as again:
             again.routes["GET /v1/models"] = (200, MODELS)
             wait_for(lambda: (again.folder, again.version) == (str(second), "1"))
+
+
+def test_one_that_hangs_is_dead_until_it_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "SILENCE_S", 0.5)
+    monkeypatch.setattr(connection, "_GLANCE_S", 0.1)
+    first, second, _ = folders(tmp_path)
+    goes_on, told = threading.Event(), list[str]()
+    goes_on.set()
+    with VllmControl() as server:
+        server.routes["GET /v1/models"] = (200, MODELS)
+        server.routes["GET /health"] = lambda _: (200, "") if goes_on.wait(30) else (500, "")
+        with Services(of_others(server.url), LiveFolder(tmp_path / "run"), told.append) as services:
+            services.start(first, "0")
+            goes_on.clear()
+            wait_for(lambda: told)
+            assert services.restarts == {"engine-0": 1}
+            goes_on.set()
+            wait_for(lambda: server.asked.count(("POST /resume", None)) == 2)  # it was given weights anew
+            assert services.failed is None
+            assert services.publish(second, "1").seconds >= 0
+
+
+def test_a_watch_that_ends_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> bool:
+        raise ValueError("that is no JSON")
+
+    with VllmControl() as server:
+        server.routes["GET /v1/models"] = (200, MODELS)
+        with Services(of_others(server.url), LiveFolder(tmp_path / "run"), print) as services:
+            services.start(folders(tmp_path)[0], "0")
+            monkeypatch.setattr(services.engines[0], "alive", broken)
+            wait_for(lambda: services.failed)
+            with pytest.raises(GyreError, match=r"not watched any more: ValueError.*that is no JSON"):
+                services.publish(tmp_path, "1")
 
 
 PARENT = """
