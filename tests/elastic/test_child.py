@@ -36,7 +36,7 @@ def test_it_runs_until_it_is_stopped(child: Child) -> None:
 def test_the_words_of_each_start_are_kept(child: Child) -> None:
     for word in ("one", "two"):
         start(child, f"import sys, time; print({word!r}, file=sys.stderr, flush=True); time.sleep(60)")
-        wait_for(lambda: child.output.read_text())
+        wait_for(lambda: child.output.read_text(), 60)
     child.stop()
     said = {path.name: path.read_text() for path in child.folder.glob("engine-0*.txt")}
     assert (said["engine-0.txt"], said["engine-0.2.txt"]) == ("one\n", "two\n")
