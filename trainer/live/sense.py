@@ -13,7 +13,7 @@ from gyre.proxy.errors import ConfigError
 from gyre.proxy.units import bytes_of, seconds_of
 from gyre.trainer.config import checked, require_finite
 from gyre.trainer.errors import TrainError
-from gyre.trainer.live.settings import EngineKind, EngineTable, HarnessTable, InFlight, RunSettings, TaskTable
+from gyre.trainer.live.settings import EngineKind, EngineTable, HarnessTable, RunSettings, TaskTable
 from gyre.trainer.tables import joined
 from gyre.treebuilder.options import CAP, Rule
 
@@ -128,8 +128,6 @@ def _server(engine: EngineTable) -> None:
     for place in _PLACES:
         if engine.command and not any(place in word for word in engine.command):
             raise TrainError(f"`engine.command` has no `{place}`", f"for example {_EXAMPLES[engine.kind]}")
-    if engine.in_flight is not InFlight.KEEP:
-        raise TrainError(f"`engine.in_flight` is `{engine.in_flight}`, which only the embedded engine can")
     for key in _EMBEDDED:
         if getattr(engine, key) != getattr(EngineTable(), key):
             raise TrainError(

@@ -175,7 +175,6 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
         ("[engine]\nkind = 'vllm'\nurls = ['http://a']\ncommand = ['b']", "are both set"),
         ("[engine]\nkind = 'vllm'\nurls = ['http://a']\ncount = 2", "`engine.count` is for engines that are"),
         ("[engine]\nkind = 'vllm'\nurls = ['http://a']\nslots = 2", "`engine.slots` is for the embedded"),
-        ("[engine]\nkind = 'vllm'\nurls = ['http://a']\nin_flight = 'recompute'", "only the embedded engine"),
         ("[engine]\nkind = 'vllm'\nurls = ['localhost:8000']", "`localhost:8000` is no URL"),
         ("[engine]\nkind = 'vllm'\nurls = ['http://a:99999']", "is no URL"),
         ("[engine]\nkind = 'vllm'\nurls = ['http://a', 'http://a']", "names an engine twice"),
@@ -333,6 +332,7 @@ SERVERS = st.builds(
     command=st.lists(WORDS).map(lambda words: (*words, "{model}", "{port}", "{chat_template}")),
     env=ENVS,
     count=COUNTS,
+    in_flight=st.sampled_from(InFlight),
     publish_timeout=TIMES,
 )
 HARNESSES = st.builds(

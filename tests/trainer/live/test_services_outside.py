@@ -26,6 +26,7 @@ from gyre.trainer.live.settings import (
     EngineKind,
     EngineTable,
     HarnessTable,
+    InFlight,
     RolloutTable,
     RunSettings,
     TaskTable,
@@ -94,6 +95,20 @@ def test_the_proxy_knows_the_version_before_anything_is_sampled_with_it(tmp_path
             services.publish(second, "1")
     assert seen == [("1",)]
     assert (server.folder, server.version) == (str(second), "1")
+
+
+@pytest.mark.parametrize("in_flight", InFlight)
+def test_a_run_may_have_open_answers_computed_anew(tmp_path: Path, in_flight: InFlight) -> None:
+    first, second, _ = folders(tmp_path)
+    with VllmControl() as server:
+        server.routes["GET /v1/models"] = (200, MODELS)
+        table = of_others(server.url, in_flight=in_flight)
+        with Services(table, LiveFolder(tmp_path / "run"), print) as services:
+            services.start(first, "0")
+            services.publish(second, "1")
+    again = str(in_flight is InFlight.RECOMPUTE).lower()
+    resets = [route for route, _ in server.asked if route.startswith("POST /reset_prefix_cache")]
+    assert resets == 2 * [f"POST /reset_prefix_cache?reset_running_requests={again}"]
 
 
 def test_sglang_is_asked_for_all_tokens_in_its_own_way(tmp_path: Path) -> None:
