@@ -42,6 +42,7 @@ from gyre.trainer.live.setup import Trainer, set_up
 from gyre.trainer.live.status import Phase, Status
 from gyre.trainer.live.ticker import Seen, Ticker
 from gyre.trainer.live.trees import OnlineTrees
+from gyre.trainer.live.trimming import Trimming
 from gyre.trainer.live.warnings import Alike
 from gyre.trainer.rollout.confine import require_confinement
 from gyre.trainer.rollout.record import Record
@@ -145,8 +146,21 @@ def run(
             )
         )
         online = stack.enter_context(OnlineTrees(folder.logs, settings.trees))
+        whole = settings.rollout.keep * trainer.pace.burst * trainer.pace.groups_per_batch
+        trimming = stack.enter_context(Trimming(jobs, whole, board.warn))
         loop = _Loop(
-            settings, folder, trainer, services, jobs, rollouts, online, told, board, watch, deadline
+            settings,
+            folder,
+            trainer,
+            services,
+            jobs,
+            rollouts,
+            online,
+            trimming,
+            told,
+            board,
+            watch,
+            deadline,
         )
         ticker.look = loop.seen
         return loop.run()
@@ -164,6 +178,7 @@ class _Loop:
         jobs: Jobs,
         rollouts: Rollouts,
         online: OnlineTrees,
+        trimming: Trimming,
         told: LiveMetrics,
         board: Board,
         watch: LiveWatch,
@@ -174,6 +189,7 @@ class _Loop:
         self._trainer = trainer
         self._services = services
         self._rollouts = rollouts
+        self._trimming = trimming
         self._told = told
         self._board = board
         self._watch = watch
@@ -283,6 +299,7 @@ class _Loop:
             self._watch.at("publication saved")
             swapped = self._services.publish(trainer.served, str(state.version))
             self._watch.at("published")
+        self._trimming.published(state.dispatched, [group.index for group in state.waiting])
         trainer.team.served_as(str(state.version))
         if self._stepped:
             made = Publication(

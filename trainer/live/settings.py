@@ -118,6 +118,8 @@ class RolloutTable(_Table, frozen=True, kw_only=True):
     """Executions at once."""
     retries: CountOrNone = 1
     """Of an execution that fails because an engine or the proxy was not there."""
+    keep: CountOrNone = 2
+    """Bursts whose executions keep workspace, home and large outputs after they were trained."""
 
 
 class LimitTable(_Table, frozen=True, kw_only=True):

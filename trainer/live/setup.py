@@ -41,7 +41,7 @@ MAX_GAP = 1e-4
 LIVE_MAY_CHANGE = frozenset(
     {
         *("engine.*", "report.*", "timeouts.*", "harness.program", "harness.env.*", "harness.keep_env"),
-        *("rollout.batches", "rollout.concurrency", "rollout.retries", "out", "unsafe_local"),
+        *("rollout.batches", "rollout.concurrency", "rollout.retries", "rollout.keep", "out", "unsafe_local"),
         *("evaluation.every", "evaluation.greedy", "limits.memory", "limits.processes", "limits.workspace"),
     }
 )

@@ -468,7 +468,7 @@ def test_every_table_is_documented() -> None:
 
 
 def test_the_example_of_the_documentation_is_understood(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL)
+    example, *_ = re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL)
     settings = load(tmp_path, example)
     assert [each.weight for each in settings.tasks] == [2.0, 1.0]
     assert settings.train.updates_per_batch == 4
