@@ -339,7 +339,7 @@ class _Loop:
         """Raises what ends the run."""
         if self._stop():
             raise Stopped
-        for failed in (self._services.failed, self._trainer.team.failed):
+        for failed in (self._rollouts.failed, self._services.failed, self._trainer.team.failed):
             if failed is not None:
                 raise failed
 

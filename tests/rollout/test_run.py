@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -19,8 +20,9 @@ from gyre.trainer.rollout.harness import Harness
 from gyre.trainer.rollout.job import Job
 from gyre.trainer.rollout.place import BusyError, locked
 from gyre.trainer.rollout.record import Calls, Record, Standing, View
+from gyre.trainer.rollout.room import RoomError
 from gyre.trainer.rollout.run import run_execution
-from gyre.trainer.rollout.state import Status
+from gyre.trainer.rollout.state import State, Status
 from gyre.trainer.rollout.task import TaskError, load_task
 from tests.engines.script import Answer, Request
 from tests.proxy.processes import wait_for
@@ -507,3 +509,20 @@ def test_the_clock_stands_still_while_the_proxy_holds_a_call(tmp_path: Path) -> 
         state = states.load(stage.runs / "e1")
     assert state and state.outcome == "completed"
     assert state.details["held_s"] > 3.9
+
+
+def test_a_full_disk_is_told_and_the_next_run_goes_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = states.save
+
+    def full(folder: Path, state: State) -> None:
+        if state.status is not Status.RUNNING:
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+        real(folder, state)
+
+    agent = stage.agent("call()")
+    with monkeypatch.context() as patch:
+        patch.setattr(states, "save", full)
+        with pytest.raises(RoomError, match=r"^the disk is full: `.*/e1`$"):
+            stage.run(agent, score="echo 1")
+    state = stage.run(agent, score="echo 1")
+    assert (state.attempt, state.outcome, state.score) == (1, "completed", 1)

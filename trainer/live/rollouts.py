@@ -1,18 +1,21 @@
 """Executions of a live run, K at once, in threads that each look after one harness at a time.
 
 What goes wrong with one costs that one: it comes to its end as `failed`, or is told of in `failures`. For an
-engine or a proxy that was not there it is run again, as a new attempt.
+engine or a proxy that was not there it is run again, as a new attempt. A disk that is full ends them all, and
+what ended meanwhile is run anew by the next run: its work says nothing.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
+import tempfile
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 
 from gyre.proxy.errors import GyreError, UpstreamError
@@ -21,10 +24,12 @@ from gyre.trainer.live.assignment import Assignment, Counts, Finished
 from gyre.trainer.rollout import state as states
 from gyre.trainer.rollout.control import RefusedError
 from gyre.trainer.rollout.group import fault, is_open
-from gyre.trainer.rollout.job import Job
+from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.record import Record
+from gyre.trainer.rollout.room import RoomError, require_room
 from gyre.trainer.rollout.run import deliver, run_execution
 from gyre.trainer.rollout.state import State, Status
+from gyre.trainer.rollout.tree import remove_tree
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 300.0
@@ -77,6 +82,8 @@ class Rollouts:
         self._retries = retries
         self._patience_s = patience_s
         self._tell = tell
+        self.failed: RoomError | None = None
+        """Why nothing more is run."""
         self._changed = threading.Condition()
         self._waiting: list[tuple[_Turn, Job, _Lot]] = []
         self._ready: deque[Finished] = deque()
@@ -175,6 +182,10 @@ class Rollouts:
             if ended.status in (Status.DONE, Status.NOT_STARTED):
                 self._tell(ended)
             return ended
+        except RoomError as problem:
+            self.failed = self.failed or problem
+            self._stop.set()
+            return State(execution=job.name, status=Status.INTERRUPTED)
         except GyreError as problem:
             return problem
         except Exception as problem:
@@ -201,6 +212,7 @@ class Rollouts:
 
         Raises:
             UpstreamError: it does not come back, or refuses.
+            RoomError: the disk is full.
             GyreError: as `run_execution`.
         """
         end = time.monotonic() + self._patience_s
@@ -208,8 +220,27 @@ class Rollouts:
             if self._stop.is_set():
                 return State(execution=job.name, status=Status.INTERRUPTED)
             try:
-                return run_execution(job, assignment.options, self._record, self._stop)
+                return self._with_room(job, assignment.options)
             except UpstreamError as problem:
                 if isinstance(problem, RefusedError) or time.monotonic() >= end:
                     raise
             self._stop.wait(_PAUSE_S)
+
+    def _with_room(self, job: Job, options: Options) -> State:
+        folders = [options.runs, Path(tempfile.gettempdir())]
+        require_room(*folders)
+        state = run_execution(job, options, self._record, self._stop)
+        try:
+            require_room(*folders)
+        except RoomError:
+            _void(options.runs / job.name)
+            raise
+        return state
+
+
+def _void(folder: Path) -> None:
+    """Where not even that can be written, nothing is left of it."""
+    try:
+        states.void(folder)
+    except OSError:
+        remove_tree(folder)

@@ -17,6 +17,7 @@ from pathlib import Path
 from gyre.proxy.errors import GyreError, UpstreamError
 from gyre.proxy.executions import ExecutionOutcome
 from gyre.trainer.rollout import state as states
+from gyre.trainer.rollout.ended import why
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.record import Record
 from gyre.trainer.rollout.run import deliver, run_execution, scorer_of
@@ -164,7 +165,8 @@ def fault(problem: Exception, job: Job, options: Options, record: Record) -> Gyr
     secrets = secrets_of(record.control.token, os.environ, options.env)
     trace = secrets.hide("".join(traceback.format_exception(problem)))
     log.error("`%s` ends with a fault of gyre's own\n%s", job.name, trace)
-    told = f"`{job.name}`: a fault of gyre's own: {type(problem).__name__}"
+    what = why(problem) if isinstance(problem, OSError) else type(problem).__name__
+    told = f"`{job.name}`: a fault of gyre's own: {secrets.hide(what)}"
     return GyreError(told, "start the run again to go on with it")
 
 

@@ -28,6 +28,7 @@ from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.judge import Judgement, judge, last_words
 from gyre.trainer.rollout.place import Place, checked_folder, locked, size
 from gyre.trainer.rollout.record import Record, Standing, held_in
+from gyre.trainer.rollout.room import full_is_told, is_full
 from gyre.trainer.rollout.score import Command, Scorer, Verdict, own_scorer, run_scorer
 from gyre.trainer.rollout.secret import Secrets, secrets_of
 from gyre.trainer.rollout.start import prepared, scorer_cage
@@ -52,7 +53,13 @@ def run_execution(
         BusyError: another process runs it, or something that has its name.
         TaskError: the task has no scorer.
         PlaceError: it cannot have a folder of its name.
+        RoomError: the disk is full. The next run takes up what is known of it.
     """
+    with full_is_told():
+        return _run(job, options, record, stop, score_again)
+
+
+def _run(job: Job, options: Options, record: Record, stop: threading.Event, score_again: bool) -> State:
     scorer = scorer_of(job.task, options)
     root = options.runs / checked_folder(job.name)
     with locked(root, f"execution `{job.name}`", _UNWIND_S) as lock:
@@ -155,8 +162,8 @@ class _Execution:
         except GyreError:
             raise
         except Exception as problem:
-            if self.state.status not in (Status.RUNNING, Status.UNSCORED):
-                raise  # it was over, which could not be written down
+            if is_full(problem) or self.state.status not in (Status.RUNNING, Status.UNSCORED):
+                raise  # nothing can be written down
             trace = self.secrets.hide(traceback.format_exc())
             log.error("`%s` ends with a fault of gyre's own\n%s", self.job.name, trace)
             self._broken(f"a fault of gyre's own: {type(problem).__name__}: {problem}")

@@ -15,6 +15,7 @@ from gyre.proxy.settings import Pin
 from gyre.trainer.live import rollouts as module
 from gyre.trainer.live.assignment import Assignment, Finished
 from gyre.trainer.live.rollouts import Rollouts
+from gyre.trainer.rollout import room
 from gyre.trainer.rollout import state as states
 from gyre.trainer.rollout.control import Control, GoneError, RefusedError
 from gyre.trainer.rollout.job import Job, Options
@@ -291,6 +292,50 @@ def test_a_proxy_that_refuses_is_not_asked_again(stage: Stage) -> None:
         running.submit(replace(assignment, jobs=[replace(job, name="-no-name")]))
         finished = awaited(running)
     assert [type(problem) for _, problem in finished.failures] == [RefusedError]
+
+
+# A disk that is full.
+
+
+def test_a_full_disk_ends_all_of_them_and_what_ended_without_room_is_run_anew(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assignment = group(stage, n=3)
+    real = module.run_execution
+
+    def filling(job: Job, *rest: Any) -> State:
+        state = real(job, *rest)
+        if job.name == "g0-1":
+            patch.setattr(room, "LEAST", 1 << 62)
+        return state
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "run_execution", filling)
+        running = rollouts(stage, at_once=1)
+        running.submit(assignment)
+        wait_for(lambda: running.failed is not None, 60)
+        running.close()
+        assert running.next(0) is None
+    assert "the disk is full: for `" in str(running.failed)
+    stage.stop.clear()
+    with rollouts(stage) as running:
+        running.submit(assignment)
+        finished = awaited(running)
+    assert [(state.attempt, state.score) for state in finished.states] == [(0, 1), (1, 1), (0, 1)]
+
+
+def test_what_is_done_is_taken_over_though_there_is_no_room(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assignment = group(stage, n=1)
+    with rollouts(stage) as running:
+        running.submit(assignment)
+        before = awaited(running)
+    stage.stop.clear()
+    monkeypatch.setattr(room, "LEAST", 1 << 62)
+    with rollouts(stage) as running:
+        running.submit(assignment)
+        assert awaited(running) == before
 
 
 # Its end.

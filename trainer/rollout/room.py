@@ -1,0 +1,46 @@
+"""Room on the disk. Without it what an agent did, and what a scorer says of that, means nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gyre.trainer.rollout.place import PlaceError, size
+
+LEAST = 100 << 20
+"""Bytes that have to be free."""
+_HINT = "make room, and start the run again to go on with it"
+
+
+class RoomError(PlaceError):
+    """The disk is full."""
+
+
+def require_room(*folders: Path) -> None:
+    """Raises RoomError where less than `LEAST` is free for one of them."""
+    for folder in folders:
+        place = folder if folder.exists() else folder.parent
+        found = os.statvfs(place)
+        free = found.f_bavail * found.f_frsize
+        if free < LEAST:
+            text = f"the disk is full: for `{folder}` {size(free)} are left, and {size(LEAST)} have to be"
+            raise RoomError(text, _HINT)
+
+
+def is_full(problem: Exception) -> bool:
+    return isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def full_is_told() -> Iterator[None]:
+    """RoomError for what the system says of a disk that is full."""
+    try:
+        yield
+    except OSError as problem:
+        if not is_full(problem):
+            raise
+        where = f": `{problem.filename}`" if problem.filename else ""
+        raise RoomError(f"the disk is full{where}", _HINT) from problem
