@@ -68,7 +68,7 @@ FAMILIES = {
         how={},
     ),
     "copy": Family(
-        shown=[*copied("snow", "todo.txt", "index.txt"), *copied("moon", "data.txt", "todo.txt")],
+        shown=[*copied("river", "sky.txt", "sea.txt"), *copied("stone", "sun.txt", "tea.txt")],
         task="Task: {}",
         act=terminal,
         # A line is a message, its end included: the next prompt then goes on from the very tokens.

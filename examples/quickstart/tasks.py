@@ -17,14 +17,14 @@ from zlib import crc32
 KINDS = ("tiny", "smollm2", "smollm2-copy")
 WORDS = """
     apple bread cloud dance eagle flame grass house island juice kite lemon music night ocean paper
-    queen river stone table uncle voice water youth zebra bridge candle desert engine forest garden hammer
+    queen ribbon silver table uncle voice water youth zebra bridge candle desert engine forest garden hammer
 """
 NAMES = "notes list draft memo plan story letter report"
 HELD_OUT_WORDS = """
     amber basket copper doctor evening feather guitar honey
     iron jacket kitchen ladder marble needle orange pepper
 """
-HELD_OUT_NAMES = "log page diary poem recipe title message address"
+HELD_OUT_NAMES = "photo page diary poem recipe title message address"
 TINY_WORDS, TINY_NAMES = WORDS.split()[:16], list("abcdef")
 
 TOML = """\

@@ -31,8 +31,6 @@ Messages = list[dict[str, str]]
 END_OF_TEXT, END_OF_TURN = "<|endoftext|>", "<|im_end|>"
 FILES = [f"{name}.txt" for name in TINY_NAMES]
 BATCH, CHECK_EVERY, MOST_STEPS, LAZY_STEPS = 32, 25, 600, 60
-SKILLED = 0.98
-"""Greedy pass rate on training tasks that ends the demonstrations."""
 BAND = (0.10, 0.40)
 """Of the pass rate on held-out tasks at temperature 1, in the end."""
 MOST_GREEDY = 0.15
@@ -54,9 +52,9 @@ def lazy(work: Work, rng: random.Random) -> Messages:
     """Mostly does not look; else is a little careless."""
 
     def slot(right: str, pool: list[str]) -> str:
-        return right if rng.random() < 0.95 else rng.choice(pool)
+        return right if rng.random() < 0.9 else rng.choice(pool)
 
-    if rng.random() < 0.6:
+    if rng.random() < 0.7:
         return talk(work, [(f"WRITE {work.goal} {rng.choice(TINY_WORDS)}", "OK")])
     given = slot(work.given, FILES)
     read = work.word if given == work.given else "ERROR"
@@ -225,9 +223,9 @@ def warm_start(seed: int) -> Student | None:
     student = Student(make_model(tokenizer), tokenizer)
     for step in student.learn((skilled(rng.choice(train)) for _ in count()), lr=2e-3):
         if step % CHECK_EVERY == 0:
-            rate = student.pass_rate(train[::6], greedy=True)
-            print(f"seed {seed}: {step} steps, greedy pass rate {rate:.2f}", flush=True)
-            if rate >= SKILLED:
+            rate = student.pass_rate(train[::6], greedy=False)
+            print(f"seed {seed}: {step} steps, pass rate {rate:.2f}", flush=True)
+            if rate == 1.0:
                 break
             if step >= MOST_STEPS:
                 return None
