@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -208,6 +209,7 @@ class _Loop:
         trainer, interrupted, final = self._trainer, False, None
         try:
             trainer.team.served_as(str(trainer.state.version))
+            self._tell_of_the_last()
             self._lot.go_on_with(trainer.state.waiting)
             while not self._dispatch.over:
                 self._burst()
@@ -295,23 +297,32 @@ class _Loop:
         state.burst, state.dispatched = self._dispatch.burst, self._dispatch.dispatched
         state.waiting, state.alike_in_a_row = self._lot.waiting, self._alike.batches
         with self._clock("publish"):
+            began = time.monotonic()
             trainer.save()
+            written = time.monotonic() - began
             self._watch.at("publication saved")
             swapped = self._services.publish(trainer.served, str(state.version))
             self._watch.at("published")
         self._trimming.published(state.dispatched, [group.index for group in state.waiting])
         trainer.team.served_as(str(state.version))
         if self._stepped:
-            made = Publication(
-                version=str(state.version),
-                update=trainer.learner.progress.update,
-                seconds=swapped.seconds,
-                held=swapped.held,
-            )
-            self._told.publication(made)
-            self._board.publication(made)
-            self._watch.publication(made)
+            self._tell_of(seconds=swapped.seconds, checkpoint=written, held=swapped.held)
         self._stepped = False
+
+    def _tell_of(self, **numbers: Any) -> None:
+        """The publication of the weights of now."""
+        version, update = str(self._trainer.state.version), self._trainer.learner.progress.update
+        made = Publication(version=version, update=update, **numbers)
+        self._told.publication(made)
+        self._board.publication(made)
+        self._watch.publication(made)
+
+    def _tell_of_the_last(self) -> None:
+        """A run that was killed between a checkpoint and its line has not told of it."""
+        told = {line["version"] for line in self._told.lines if line.get("kind") == "publication"}
+        version = str(self._trainer.state.version)
+        if self._trainer.state.version and version not in told:
+            self._tell_of(seconds=0.0)
 
     def _begin_evaluations(self, *, last: bool = False) -> list[tuple[Evaluation, float]]:
         """Those that are due of the weights of now, begun. Publication waits for them."""

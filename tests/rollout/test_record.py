@@ -17,7 +17,8 @@ from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.proxy.log.check import check
 from gyre.proxy.log.live import TOKEN_ENV
 from gyre.proxy.log.sealing.seal import seal
-from gyre.trainer.rollout.control import Control
+from gyre.trainer.rollout.control import Control, execution_route
+from gyre.trainer.rollout.place import BusyError
 from gyre.trainer.rollout.record import Calls, Record, Standing, append, calls_in
 from gyre.trainer.rollout.state import Event
 from tests.engines.fake import FakeEngine
@@ -50,6 +51,18 @@ def test_arguments_are_restored_for_those_who_write_them_anew(stage: Stage) -> N
     stage.record.begin("e2", None, None)
     shown = [stage.record.control.ask("GET", f"/gyre/v1/executions/{name}") for name in ("e1", "e2")]
     assert [view and view["restore_arguments"] for view in shown] == [True, None]
+
+
+def test_a_begin_that_was_broken_off_is_taken_up(stage: Stage) -> None:
+    """The proxy has heard that an attempt starts, and went away before the rest of it."""
+    stage.record.begin("e1", "t", None)
+    stage.proxy.chat("e1")
+    stage.record.deliver("e1", ENDED)
+    stage.control.ask("POST", f"{execution_route('e1')}/events", {"event": "started"})
+    assert stage.record.begin("e1", "t", None, ended=0) == Standing(1, 1, 0.0)
+    stage.proxy.chat("e1")
+    with pytest.raises(BusyError):
+        stage.record.begin("e1", "t", None, ended=0)
 
 
 def test_a_name_that_ended_begins_its_next_attempt(stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ class Finished:
     """In the order of the jobs; without those in `failures`."""
     failures: Sequence[tuple[Job, GyreError]] = ()
     """Executions that could not even be tried."""
+    at: float = field(default_factory=time.monotonic, compare=False)
+    """When."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,7 @@ def built(finished: Finished, online: OnlineTrees, settings: TrainSettings, size
     online.poll()
     members = _members(finished, online)
     online.forget(member.summary.execution_id for member in members)
+    online.forget(job.name for job, _ in finished.failures)  # they may have asked before they failed
     group = _Group(BuiltGroup(key=finished.key), settings, sizes)
     group.add_all(members)
     group.count(members, finished)

@@ -136,7 +136,7 @@ def _trained(sent: _Sent, made: BuiltGroup, finished: Finished, staleness: int, 
         left_out=made.left_out,
         sampled=made.sampled,
         kept=made.kept,
-        seconds=time.monotonic() - sent.at,
+        seconds=finished.at - sent.at,
         seconds_scoring=sum(_scoring(state.details) for state in finished.states),
         seconds_tree=made.seconds,
     )

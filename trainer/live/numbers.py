@@ -56,7 +56,11 @@ def _over_groups(groups: Iterable[Trained]) -> dict[str, float | None]:
 
 
 def publication_numbers(publication: Publication) -> dict[str, float]:
-    return {"seconds": publication.seconds, "held": publication.held}
+    return {
+        "seconds": publication.seconds,
+        "checkpoint": publication.checkpoint,
+        "held": publication.held,
+    }
 
 
 def evaluation_numbers(evaluated: Evaluated) -> dict[str, float]:

@@ -33,7 +33,8 @@ class Trained:
     kept: int
     """Of them admitted as targets."""
     seconds: float
-    """From its dispatch to its last score."""
+    """From its dispatch to its last score; of a group that an earlier process dispatched, from when this one
+    began."""
     seconds_scoring: float
     """Of all its executions together."""
     seconds_tree: float
@@ -99,6 +100,9 @@ class Publication:
     update: int
     """Updates behind it, those that were skipped included."""
     seconds: float
+    """Until all engines serve them."""
+    checkpoint: float = 0.0
+    """Seconds that writing them took, before that."""
     held: int = 0
     """Requests that were open at the engines."""
 

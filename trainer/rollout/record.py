@@ -105,7 +105,7 @@ class Record:
         over = self._catch_up(name, view, ended)
         if over:
             self._post(name, {"event": ExecutionEvent.STARTED}, self._patience_s)
-        elif view and view["calls"]:
+        elif view and _has_calls(view):
             message = f"calls of an execution `{name}` are recorded already, and it has not ended"
             raise BusyError(message, "give it another name with `--execution`")
         method, body = ("GET", None) if over and not said else ("PUT", said)
@@ -199,6 +199,12 @@ class Record:
             return self.control.ask("GET", execution_route(name))
         except UpstreamError:
             return None
+
+
+def _has_calls(view: View) -> bool:
+    """Whether the attempt that runs has any; all are counted together, and those that generate by attempt."""
+    of_this = view["tally"]["made"] or view["open"]
+    return bool(of_this if view["attempt"] else view["calls"])
 
 
 def held_in(view: View | None, since: Standing) -> float:

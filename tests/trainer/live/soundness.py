@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from gyre.proxy.log.check import check
 from gyre.proxy.log.reading.read import read_log
 from gyre.trainer.live.assignment import group_key
 from gyre.trainer.live.settings import RunSettings
+from gyre.trainer.update import checkpoint
 from gyre.trainer.update.metrics import read_lines
 from gyre.treebuilder.store.read import read_trees
 
@@ -26,6 +28,9 @@ def require_sound(settings: RunSettings) -> None:
     )
     updates = [line["update"] for line in lines if line["kind"] == "update"]
     assert updates == list(range(1, batches * settings.train.updates_per_batch + 1))
+    published = [line["version"] for line in lines if line["kind"] == "publication"]
+    newest = json.loads((out / "latest" / checkpoint.STATE).read_text())["live"]["version"]
+    assert published == [str(version) for version in range(1, newest + 1)]
     assert (out / "final" / "model.safetensors").is_file()
     _require_whole_log(out, settings)
 

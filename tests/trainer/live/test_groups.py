@@ -311,6 +311,17 @@ def test_a_group_that_was_built_is_forgotten(tmp_path: Path) -> None:
             assert online.tree(state.execution).links == []
 
 
+def test_so_is_what_an_execution_asked_before_it_could_not_be_run(tmp_path: Path) -> None:
+    group = Group(tmp_path, [Told(), Told()])
+    failures = [(Job(group.states[1].execution), GyreError("the proxy was gone"))]
+    finished = Finished(key=KEY, states=group.states[:1], failures=failures)
+    with OnlineTrees(group.log.root, TreeTable()) as online:
+        built(finished, online, TrainSettings(), LARGE)
+        for segment in group.log.folder.segments():
+            segment.unlink()
+        assert online.tree(group.states[1].execution).links == []
+
+
 def test_counts_are_of_all_executions(tmp_path: Path) -> None:
     kinds = ("plain", "greedy", "silent", "damaged", "evaluation")
     made = Group(tmp_path, [Told(kind) for kind in kinds]).built()
