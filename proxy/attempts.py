@@ -32,7 +32,7 @@ _REFUSED = (400, 500)
 async def attempts(ex: Exchange) -> None:
     """Try backends until one begins to answer or none is left to try."""
     excluded: set[str] = set()
-    stale: set[str] = set()
+    lost: dict[str, int] = {}
     for _ in range(_MOST_ATTEMPTS):
         backend = await _route(ex, excluded)
         attempt = ex.attempt = _attempt(ex, ex.tried, backend)
@@ -40,7 +40,7 @@ async def attempts(ex: Exchange) -> None:
         backend.open += 1
         backend.calls += 1
         try:
-            again = await _try(ex, attempt, backend, excluded, stale)
+            again = await _try(ex, attempt, backend, excluded, lost)
         finally:
             backend.open -= 1
         if not again:
@@ -113,7 +113,7 @@ async def _hold(ex: Exchange, seconds: float) -> None:
 
 
 async def _try(
-    ex: Exchange, attempt: Attempt, backend: BackendState, excluded: set[str], stale: set[str]
+    ex: Exchange, attempt: Attempt, backend: BackendState, excluded: set[str], lost: dict[str, int]
 ) -> bool:
     """Send one attempt and answer the client from it; True when another one shall be made."""
     prepared = await _prepared(ex, attempt, backend)
@@ -133,7 +133,7 @@ async def _try(
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         return await _unreachable(ex, attempt, backend, error, excluded)
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-        return await _disconnected(ex, attempt, backend, error, excluded, stale)
+        return await _disconnected(ex, attempt, backend, error, excluded, lost)
     except aiohttp.ClientError as error:
         attempt.status = 502
         text = f"backend `{backend.name}` sent something that is no HTTP answer: {error}"
@@ -185,18 +185,22 @@ async def _disconnected(
     backend: BackendState,
     error: Exception,
     excluded: set[str],
-    stale: set[str],
+    lost: dict[str, int],
 ) -> bool:
-    """The connection broke before any byte of an answer.
+    """The connection broke before any byte of an answer; `lost` counts that by backend.
 
-    Once, that is a pooled connection which the engine had closed meanwhile; twice it is a fault.
+    Once, that is a pooled connection which the engine had closed meanwhile. Twice at once, it may die: it
+    still takes connections then, and the call waits for it as for one that takes none. More is a fault.
     """
     attempt.error = str(error) or type(error).__name__
-    if backend.name not in stale:
-        stale.add(backend.name)
+    times = lost[backend.name] = lost.get(backend.name, 0) + 1
+    if times == 1:
         return True
     excluded.add(backend.name)
     if ex.worker.router.pick(ex.call.identity.execution_id, excluded):
+        return True
+    if times == 2 and not ex.call.held_s:
+        ex.relay.prober.failed(backend, attempt.error)
         return True
     text = f"backend `{backend.name}` closed the connection without an answer: {attempt.error}"
     attempt.status = 502

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -34,10 +35,14 @@ def answer(sock: socket.socket) -> tuple[int, bytes]:
 
 
 class HastyEngine:
-    """Closes each connection as soon as a request begins to come, after `said`; counts them."""
+    """Closes each connection as soon as a request begins to come, after `said`; counts them.
 
-    def __init__(self, said: bytes) -> None:
+    After `lasts` of them nobody listens any more.
+    """
+
+    def __init__(self, said: bytes, lasts: int | None = None) -> None:
         self._said = said
+        self._lasts = lasts
         self.calls = 0
 
     def __enter__(self) -> HastyEngine:
@@ -48,12 +53,16 @@ class HastyEngine:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(10)
 
     def _serve(self) -> None:
         while True:
+            if self.calls == self._lasts:
+                self._listener.close()
+                return
             try:
                 sock, _ = self._listener.accept()
             except OSError:

@@ -147,13 +147,12 @@ def test_an_engine_that_closes_while_the_body_still_goes_out_is_named(tmp_path: 
     messages = [{"role": "user", "content": "x" * size}]
     with HastyEngine(b"") as engine, RunningProxy(tmp_path, engine.url) as proxy:
         answer = proxy.chat(messages=messages)
-        rows = proxy.rows(2)
+        rows = proxy.rows(3)
     assert (
         answer.status_code == 502 and engine.url.removeprefix("http://") in answer.json()["error"]["message"]
     )
-    assert engine.calls == 2 and [(row.attempt, row.phase) for row in rows] == [
-        (0, "first_byte"),
-        (1, "first_byte"),
+    assert engine.calls == 3 and [(row.attempt, row.phase) for row in rows] == [
+        *((0, "first_byte"), (1, "first_byte"), (2, "first_byte"))
     ]
 
 
@@ -168,10 +167,24 @@ def test_an_answer_after_which_the_engine_closes_is_passed_on(tmp_path: Path) ->
 def test_an_engine_that_always_hangs_up_is_named(tmp_path: Path) -> None:
     with FakeEngine(script=Answer(cut_after=0)) as engine, RunningProxy(tmp_path, engine) as proxy:
         answer = proxy.chat()
-        rows = proxy.rows(2)
+        rows = proxy.rows(3)
     assert answer.status_code == 502 and f"127.0.0.1:{engine.port}" in answer.json()["error"]["message"]
-    assert [row.attempt for row in rows] == [0, 1]
-    assert len(engine.calls) == 2
+    assert [row.attempt for row in rows] == [0, 1, 2]
+    assert len(engine.calls) == 3
+
+
+def test_a_call_that_a_dying_engine_still_took_waits_for_its_return(tmp_path: Path) -> None:
+    with (
+        HastyEngine(b"", lasts=2) as dying,
+        RunningProxy(tmp_path, dying.url) as proxy,
+        ThreadPoolExecutor() as pool,
+    ):
+        waiting = pool.submit(proxy.chat)
+        wait_for(lambda: proxy.worker.metrics.holding == 1)
+        with FakeEngine(port=int(dying.url.rpartition(":")[2])):
+            assert waiting.result().status_code == 200
+        rows = proxy.rows(3)
+    assert attempts(rows) == [(0, "upstream_error", None), (1, "upstream_error", None), (2, "ok", 200)]
 
 
 def test_executions_stay_with_their_backend_and_spread(tmp_path: Path) -> None:
