@@ -21,6 +21,8 @@ from typing import Any
 
 import msgspec
 
+from gyre.elastic.engines.logprobs import Expected
+from gyre.elastic.engines.tokenizer import ids_of_probe
 from gyre.proxy.units import seconds_of
 from gyre.trainer.errors import UnusableError
 from gyre.trainer.live.board import Board
@@ -130,7 +132,7 @@ def run(
         told = stack.enter_context(live_metrics(trainer.folder, trainer.learner.progress.update, sent))
         board.go_on_with(told.lines)
         services = stack.enter_context(Services(settings, folder, board.warn))
-        control = services.start(trainer.served, str(trainer.state.version))
+        control = services.start(trainer.served, str(trainer.state.version), _expected(services, trainer))
         jobs.options = options_of(
             settings,
             folder.executions,
@@ -301,7 +303,8 @@ class _Loop:
             trainer.save()
             written = time.monotonic() - began
             self._watch.at("publication saved")
-            swapped = self._services.publish(trainer.served, str(state.version))
+            expected = _expected(self._services, trainer)
+            swapped = self._services.publish(trainer.served, str(state.version), expected)
             self._watch.at("published")
         self._trimming.published(state.dispatched, [group.index for group in state.waiting])
         trainer.team.served_as(str(state.version))
@@ -367,6 +370,12 @@ class _Loop:
             groups_ready=ready,
             restarts=self._services.restarts,
         )
+
+
+def _expected(services: Services, trainer: Trainer) -> Expected | None:
+    """What the weights of now make of a short text, for engines that do not tell which they have."""
+    ids = ids_of_probe(trainer.served) if services.opaque else None
+    return Expected(ids, trainer.team.logprobs(ids)) if ids else None
 
 
 def _deadline(settings: RunSettings, stop: Callable[[], bool]) -> Callable[[], bool]:

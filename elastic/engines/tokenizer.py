@@ -15,13 +15,21 @@ PROBE = (
 )
 
 
-def check_tokenizer(engine: Engine, model: str, folder: Path) -> None:
-    """Raises EngineError where it does not. A folder without a tokenizer of its own says nothing."""
+def ids_of_probe(folder: Path) -> list[int] | None:
+    """Of a short text, by the folder's own tokenizer; None: it has none."""
     if not (folder / FILE).is_file():
-        return
+        return None
     from tokenizers import Tokenizer
 
-    own: list[int] = Tokenizer.from_file(str(folder / FILE)).encode(PROBE, add_special_tokens=False).ids
+    ids: list[int] = Tokenizer.from_file(str(folder / FILE)).encode(PROBE, add_special_tokens=False).ids
+    return ids
+
+
+def check_tokenizer(engine: Engine, model: str, folder: Path) -> None:
+    """Raises EngineError where it does not. A folder without a tokenizer of its own says nothing."""
+    own = ids_of_probe(folder)
+    if own is None:
+        return
     body = {"model": model, "prompt": PROBE, "add_special_tokens": False}
     told = Connection(engine.name, engine.url, key=engine.key).ask("POST", "/tokenize", body).get("tokens")
     if told != own:

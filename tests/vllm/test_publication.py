@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from gyre.elastic.engines.logprobs import Expected, check_logprobs
 from gyre.elastic.engines.options import EngineOptions
 from gyre.elastic.engines.transfer import EXTENSION
 from gyre.elastic.engines.vllm import Vllm
@@ -74,6 +75,10 @@ def logprobs(folder: Path, ids: list[int]) -> list[float]:
         logits = network(torch.tensor([ids])).logits[0]
     told = torch.log_softmax(logits, -1)[:-1].gather(1, torch.tensor(ids[1:])[:, None])
     return [float(value) for value in told[:, 0]]
+
+
+def off(services: Services, expected: list[float]) -> float:
+    return check_logprobs(services.engines[0], services.model, PROMPT, expected)
 
 
 class Run:
@@ -150,7 +155,7 @@ class Stream(threading.Thread):
 def run(tmp_path_factory: pytest.TempPathFactory, weights: tuple[Path, Path]) -> Iterator[Run]:
     made = Run(tmp_path_factory.mktemp("run"), weights[0])
     with made.services:
-        made.services.start(weights[0], "0")
+        made.services.start(weights[0], "0", Expected(PROMPT, logprobs(weights[0], PROMPT)))
         yield made
 
 
@@ -160,9 +165,9 @@ def test_a_stream_survives_a_publication_and_its_versions_are_never_guessed(
     first, second = weights
     services = run.services
     assert (services.model, services.context) == ("policy", 2048)
-    assert services.check_logprobs(PROMPT, logprobs(first, PROMPT)) < 0.2
+    assert off(services, logprobs(first, PROMPT)) < 0.2
     stream = run.stream("straddles", 200)
-    swapped = services.publish(second, "1")
+    swapped = services.publish(second, "1", Expected(PROMPT, logprobs(second, PROMPT)))
     stream.join(300)
     print(f"publication took {swapped.seconds:.2f} s, {swapped.held} open")
     assert swapped.held == 1
@@ -175,9 +180,9 @@ def test_a_stream_survives_a_publication_and_its_versions_are_never_guessed(
     after.join(120)
     (span,) = run.row("after")["version_spans"]
     assert span["version"] == "1"
-    assert services.check_logprobs(PROMPT, logprobs(second, PROMPT)) < 0.3
+    assert off(services, logprobs(second, PROMPT)) < 0.3
     with pytest.raises(EngineError, match="serves other weights than it claims"):
-        services.check_logprobs(PROMPT, logprobs(first, PROMPT))
+        off(services, logprobs(first, PROMPT))
 
 
 def test_killed_it_is_back_with_the_newest_weights(run: Run, weights: tuple[Path, Path]) -> None:
@@ -196,7 +201,7 @@ def test_killed_it_is_back_with_the_newest_weights(run: Run, weights: tuple[Path
     again.join(600)
     (span,) = run.row("again")["version_spans"]
     assert span["version"] == engine.weights().version == "1"
-    assert services.check_logprobs(PROMPT, logprobs(weights[1], PROMPT)) < 0.3
+    assert off(services, logprobs(weights[1], PROMPT)) < 0.3
     assert services.failed is None
 
 

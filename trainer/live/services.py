@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gyre.elastic.engines.face import Engine
-from gyre.elastic.engines.logprobs import check_logprobs
+from gyre.elastic.engines.logprobs import Expected, check_logprobs
 from gyre.elastic.engines.tokenizer import check_tokenizer
 from gyre.proxy.errors import EngineError, GyreError, UpstreamError
 from gyre.proxy.units import seconds_of
@@ -49,6 +49,7 @@ class Swapped:
 class _Served:
     folder: Path
     version: str
+    expected: Expected | None
 
 
 class Services:
@@ -75,13 +76,20 @@ class Services:
         self.failed: GyreError | None = None
         """Set when one of them cannot be kept alive: the run has to end with it."""
 
-    def start(self, model_folder: Path, version: str) -> Control:
+    @property
+    def opaque(self) -> bool:
+        """Whether engines do not tell the digest of their weights: their log-probabilities have to do it."""
+        return any(engine.profile != TELLS_ITSELF for engine in self.engines)
+
+    def start(self, model_folder: Path, version: str, expected: Expected | None = None) -> Control:
         """Engines that serve the folder as `version`, and a proxy that takes calls for them.
+
+        `expected`: what the weights make of a prompt, for engines that are opaque.
 
         Raises:
             GyreError: one does not come up, or serves something else; what it said last is in the hint.
         """
-        served = self._served = _Served(model_folder, version)
+        served = self._served = _Served(model_folder, version, expected)
         with ThreadPoolExecutor(len(self.engines)) as pool:
             for starting in [pool.submit(one.start, model_folder, version) for one in self.engines]:
                 starting.result()
@@ -91,6 +99,7 @@ class Services:
         for engine in self.engines:
             if engine.profile != TELLS_ITSELF:  # ours has that of the folder
                 check_tokenizer(engine, self.model, model_folder)
+        self._compare(self.engines, served)
         self._watch.start()
         return self.control
 
@@ -117,7 +126,7 @@ class Services:
         """Of engines by name, and of the `proxy`."""
         return dict(self._deaths.counts)
 
-    def publish(self, model_folder: Path, version: str) -> Swapped:
+    def publish(self, model_folder: Path, version: str, expected: Expected | None = None) -> Swapped:
         """Whatever is sampled from now on is of `version`. The same version again: its weights, other files.
 
         An engine that does not take them up is started again with them.
@@ -130,13 +139,14 @@ class Services:
             if self.failed is not None:
                 raise self.failed
             assert self._served is not None
-            before, served = self._served, _Served(model_folder, version)
+            before, served = self._served, _Served(model_folder, version, expected)
             self._served = served
             if version != before.version:
                 held = self._open()
                 for engine in self.engines:
                     self._publish(engine, served)
-                self._verify(self.engines, served)
+                for engine in self.engines:
+                    self._prove(engine, served)
         return Swapped(time.monotonic() - began, held)
 
     def pause(self) -> None:
@@ -151,14 +161,6 @@ class Services:
             self._paused = False
             for engine in self.engines:
                 engine.resume()
-
-    def check_logprobs(self, prompt: Sequence[int], expected: Sequence[float]) -> float:
-        """How far the engines are off the log-probabilities of `prompt[1:]`, in the mean of the worst.
-
-        Raises:
-            EngineError: grossly.
-        """
-        return max(check_logprobs(engine, self.model, prompt, expected) for engine in self.engines)
 
     def close(self) -> None:
         self._over.set()
@@ -198,8 +200,27 @@ class Services:
             self._tell(f"{problem.message}; it is started again with the new weights")
             self._restart_engine(engine)
 
+    def _prove(self, engine: Engine, served: _Served) -> None:
+        """That it has what was published; one that died of late is given it anew."""
+        try:
+            self._verify([engine], served)
+            self._compare([engine], served)
+        except EngineError:
+            if engine.alive():
+                raise
+            self._restart_engine(engine)
+
     def _verify(self, engines: Sequence[Engine], served: _Served) -> None:
         require_served(engines, served.folder, served.version, self._settings.engine.dtype)
+
+    def _compare(self, engines: Sequence[Engine], served: _Served) -> None:
+        """By what they compute; they must not be paused."""
+        if served.expected is None or self._paused:
+            return
+        for engine in engines:
+            if engine.profile != TELLS_ITSELF:
+                expected, timeout_s = served.expected, seconds_of(self._settings.engine.publish_timeout)
+                check_logprobs(engine, self.model, expected.prompt, expected.logprobs, timeout_s=timeout_s)
 
     def _watched(self) -> None:
         """The thread that starts again what died."""
@@ -232,6 +253,7 @@ class Services:
                 self._await(engine)
             engine.start(served.folder, served.version)
             self._verify([engine], served)
+            self._compare([engine], served)
             if self._paused:
                 engine.pause()
             self._proxy.tell(engine, draining=False, version=served.version)

@@ -35,6 +35,8 @@ class Learns(Protocol):
 
     def served_as(self, version: str) -> None: ...
 
+    def logprobs(self, ids: Sequence[int]) -> list[float]: ...
+
 
 class Saves(Protocol):
     def save(
@@ -58,6 +60,11 @@ class _ServedAs:
 
 
 @dataclass(frozen=True, slots=True)
+class _Score:
+    ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Save:
     live: Mapping[str, Any]
 
@@ -72,7 +79,7 @@ class _End:
     failed: bool
 
 
-_Command = _Stream | _Add | _ServedAs | _Save | _Wait
+_Command = _Stream | _Add | _ServedAs | _Score | _Save | _Wait
 _Told = _Command | _End
 
 
@@ -85,6 +92,7 @@ class Team:
         self._saver = saver
         self._beat_s = beat_s
         self._stream: Stream | None = None
+        self._scored: list[float] = []
         self.failed: TrainError | None = None
         """Set when another process is gone: the run has to end with it."""
         self._in_step = True
@@ -104,6 +112,11 @@ class Team:
     def served_as(self, version: str) -> None:
         """As `Learner.served_as`."""
         self._all(_ServedAs(version))
+
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """As `Learner.logprobs`."""
+        self._all(_Score(ids))
+        return self._scored
 
     def save(self, live: Mapping[str, Any]) -> None:
         """A checkpoint that remembers `live` too."""
@@ -169,6 +182,8 @@ class Team:
                 return self._stream.add(trees)
             case _ServedAs(version):
                 self._learner.served_as(version)
+            case _Score(ids):
+                self._scored = self._learner.logprobs(ids)
             case _Save(live):
                 self._saver.save(Cursor(), live=live)
             case _Wait():

@@ -175,6 +175,15 @@ class Learner:
         """Log-probabilities with the weights of now, (T,)."""
         return self._computing.score(self.network, targets, pieces, self.progress.token_budget)
 
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """Of `ids[1:]`, each after what stands before it, with the weights of now. Collective."""
+        policy = self.network.policy
+        with self.ranks.passes(policy.model, grad=False), torch.no_grad():
+            ids_S = torch.tensor(ids, device=policy.device)
+            logits_SV = policy.head(policy.hidden(ids_S[None])[0]).float()
+            told_S = logits_SV[:-1].log_softmax(-1).gather(1, ids_S[1:, None])[:, 0]
+            return [float(value) for value in told_S]
+
     def fitting(self, work: Callable[[], Done]) -> Done:
         """Its result, at half the budget as often as needed; each time gradients are gone.
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from gyre.elastic.engines import connection, pulse
 from gyre.elastic.engines.connection import Connection
+from gyre.elastic.engines.logprobs import Expected
 from gyre.proxy.errors import EngineError, GyreError
 from gyre.trainer.errors import TrainError
 from gyre.trainer.live.deaths import LIMIT, WINDOW_S, Deaths
@@ -190,6 +192,54 @@ def test_somebody_elses_engine_is_waited_for_and_given_the_newest_weights(tmp_pa
         with VllmControl(port) as again:
             again.routes["GET /v1/models"] = (200, MODELS)
             wait_for(lambda: (again.folder, again.version) == (str(second), "1"))
+
+
+EXPECTED = Expected([5, 6, 7], [-1.0, -2.0])
+
+
+def computing(logprobs: Sequence[float]) -> tuple[int, Any]:
+    """How vLLM tells what it makes of the prompt."""
+    pairs = zip(EXPECTED.prompt[1:], logprobs, strict=True)
+    told = [None, *({str(token): {"logprob": logprob}} for token, logprob in pairs)]
+    return 200, {"choices": [{"prompt_logprobs": told}]}
+
+
+def test_one_that_computes_with_other_weights_than_it_names_is_told(tmp_path: Path) -> None:
+    first, second, _ = folders(tmp_path)
+    with VllmControl() as server:
+        server.routes["GET /v1/models"] = (200, MODELS)
+        server.routes["POST /v1/completions"] = computing([-1.1, -1.9])
+        with Services(of_others(server.url), LiveFolder(tmp_path / "run"), print) as services:
+            assert services.opaque
+            services.start(first, "0", EXPECTED)
+            services.publish(second, "1", EXPECTED)
+            server.routes["POST /v1/completions"] = computing([-1.0, -8.0])
+            with pytest.raises(
+                EngineError, match=r"`engine-0` serves other weights than it claims: .* 3\.00"
+            ):
+                services.publish(first, "2", EXPECTED)
+        with (
+            Services(of_others(server.url), LiveFolder(tmp_path / "again"), print) as services,
+            pytest.raises(EngineError, match="serves other weights than it claims"),
+        ):
+            services.start(first, "0", EXPECTED)
+
+
+def test_one_that_came_back_is_compared_too(tmp_path: Path) -> None:
+    first = folders(tmp_path)[0]
+    with VllmControl() as server:
+        server.routes["GET /v1/models"] = (200, MODELS)
+        server.routes["POST /v1/completions"] = computing([-1.0, -2.0])
+        port = int(server.url.rpartition(":")[2])
+        services = Services(of_others(server.url), LiveFolder(tmp_path / "run"), lambda _: None)
+        services.start(first, "0", EXPECTED)
+    with services:
+        wait_for(lambda: services.restarts.get("engine-0"))
+        with VllmControl(port) as again:
+            again.routes["GET /v1/models"] = (200, MODELS)
+            again.routes["POST /v1/completions"] = computing([-9.0, -2.0])
+            wait_for(lambda: services.failed, 30)
+            assert services.failed and "serves other weights" in services.failed.message
 
 
 def test_one_that_hangs_is_dead_until_it_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

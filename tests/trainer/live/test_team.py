@@ -79,6 +79,10 @@ class Work:
     def served_as(self, version: str) -> None:
         self.done.append(f"served as {version}")
 
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        self.done.append(f"score {ids}")
+        return [-1.5] * (len(ids) - 1)
+
     def save(
         self, cursor: Cursor, batch: Batch | None = None, *, live: Mapping[str, Any] | None = None
     ) -> None:
@@ -121,6 +125,13 @@ def test_the_other_does_what_the_main_process_does() -> None:
         a_burst(team)
     assert followed.result()
     assert two.work.done == two.others.done == DONE
+
+
+def test_log_probabilities_are_computed_by_all_and_told_to_who_asked() -> None:
+    two = Two()
+    with two.following(), two.main as team:
+        assert team.logprobs([4, 5, 6]) == [-1.5, -1.5]
+    assert two.work.done == two.others.done == ["score [4, 5, 6]"]
 
 
 def test_one_process_does_it_and_tells_nobody() -> None:

@@ -400,3 +400,21 @@ def test_log_probabilities_of_another_model_are_told_before_anything_changes() -
 
 def replace_settings(**fields: object) -> TrainSettings:
     return msgspec.structs.replace(SETTINGS, **fields)
+
+
+def test_log_probabilities_of_a_prompt_are_of_the_weights_of_now() -> None:
+    rig, ids = Rig(), [5, 6, 7, 8, 9, 3]
+
+    def told() -> list[float]:
+        with torch.no_grad():
+            logits_SV = rig.model(torch.tensor([ids])).logits[0, :-1]
+        return [
+            float(row[token].detach()) for row, token in zip(logits_SV.log_softmax(-1), ids[1:], strict=True)
+        ]
+
+    before = rig.learner.logprobs(ids)
+    assert before == pytest.approx(told(), abs=1e-5)
+    rig.update(rig.trees())
+    assert rig.learner.logprobs(ids) == pytest.approx(told(), abs=1e-5)
+    assert rig.learner.logprobs(ids) != pytest.approx(before, abs=1e-3)
+    assert all(parameter.grad is None for parameter in rig.model.parameters())
