@@ -135,7 +135,7 @@ def main() -> None:
     options.add_argument("--limit", type=int, default=1400, help="tokens of a conversation")
     given = options.parse_args()
     chat = Chat(os.environ["OPENAI_BASE_URL"], os.environ.get("OPENAI_API_KEY", "unused"), given.model)
-    work(chat, given.task, given.limit)
+    work(chat, given.task.strip(), given.limit)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Who knows how the work is done: a model in Python, whose conversations the small model starts from."""
+"""Who knows how the work is done: a model in Python, whose conversations the small model learns from."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ _FULL = 0.12
 
 
 class Expert:
-    """Gives each word rightly with the probability `right`, else any word."""
+    """Gives each word rightly with the probability `right`, else any word: that is a slip."""
 
     def __init__(self, random: Random, right: float = 1.0) -> None:
         self._random = random
         self._right = right
         self.heard: list[list[Message]] = []
         """Every conversation up to its last answer."""
+        self.slips: set[str] = set()
+        """Answers."""
 
     def ask(self, messages: list[Message]) -> Answer:
+        self._slipped = False
         text = self._answer(messages)
+        if self._slipped:
+            self.slips.add(text)
         if len(messages) > 2:
             self.heard.pop(self._place(messages))
         self.heard.append([*messages, {"role": "assistant", "content": text}])
@@ -58,14 +63,15 @@ class Expert:
         return f"WRITE {name} {self._word(messages)}" if name else "DONE"
 
     def _word(self, messages: list[Message]) -> str:
-        if self._random.random() >= self._right:
+        self._slipped = self._random.random() >= self._right
+        if self._slipped:
             return self._random.choice(ALL_WORDS.split())
         told = _WORD.search(messages[1]["content"])
         return told[1] if told else messages[3]["content"].splitlines()[0].split()[-1]
 
 
-def conversations(random: Random, right: float = 1.0, files: int = FILES) -> list[list[Message]]:
-    """Those of one execution, in a folder that is gone afterwards."""
+def told(random: Random, right: float = 1.0, files: int = FILES) -> Expert:
+    """One that has done a list, in a folder that is gone afterwards."""
     task, expert, place = draw(random, ALL_WORDS, ALL_NAMES, files), Expert(random, right), os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -74,4 +80,4 @@ def conversations(random: Random, right: float = 1.0, files: int = FILES) -> lis
             work(expert, task.instruction, limit=0)
         finally:
             os.chdir(place)
-    return expert.heard
+    return expert

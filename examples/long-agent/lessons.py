@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 from agent import MANUAL, Message
-from expert import conversations
+from expert import told
 from small import END, START
 from transformers import PreTrainedTokenizerFast
 from words import FILES
@@ -16,6 +16,10 @@ from words import FILES
 SHORT, LONG = 32, 16
 """Conversations of a batch."""
 NOTHING = -100
+
+
+Row = tuple[list[int], list[int]]
+"""Ids and labels."""
 
 
 class Batch(NamedTuple):
@@ -33,20 +37,25 @@ class Lessons:
 
     def short(self) -> Batch:
         """Of lists of a file or two."""
-        return self._batch(SHORT, 1.0, lambda: self._random.randint(1, 2))
+        return self._batch(SHORT, 0.7, lambda: self._random.randint(1, 2))
 
-    def long(self, right: float = 1.0) -> Batch:
-        """`right`: the share of words that the expert gives rightly."""
-        return self._batch(LONG, right, lambda: FILES)
+    def long(self) -> Batch:
+        return self._batch(LONG, 0.5, lambda: FILES)
 
-    def _batch(self, rows: int, right: float, files: Callable[[], int]) -> Batch:
-        heard: list[list[Message]] = []
-        while len(heard) < rows:
-            found = conversations(self._random, right, files())
-            heard += self._random.sample(found, min(6, len(found)))
-        return self._tensors([self._row(one) for one in heard[:rows]])
+    def habit(self, right: float) -> Batch:
+        """With slips to be learned too."""
+        return self._batch(LONG, right, lambda: FILES, slips=True)
 
-    def _tensors(self, rows: Sequence[tuple[list[int], list[int]]]) -> Batch:
+    def _batch(self, rows: int, right: float, files: Callable[[], int], *, slips: bool = False) -> Batch:
+        """What was said in slips has to be told from what is right, even if it is not to be learned."""
+        made: list[Row] = []
+        while len(made) < rows:
+            expert = told(self._random, right, files())
+            some = self._random.sample(expert.heard, min(6, len(expert.heard)))
+            made += [self._row(one, set() if slips else expert.slips) for one in some]
+        return self._tensors(made[:rows])
+
+    def _tensors(self, rows: Sequence[Row]) -> Batch:
         width = max(len(ids) for ids, _ in rows)
         pad: int = self._tokenizer.pad_token_id
         return Batch(
@@ -54,13 +63,13 @@ class Lessons:
             torch.tensor([labels + [NOTHING] * (width - len(labels)) for _, labels in rows]),
         )
 
-    def _row(self, messages: list[Message]) -> tuple[list[int], list[int]]:
+    def _row(self, messages: list[Message], slips: set[str]) -> Row:
         text, spans = "", []
         for message in messages:
             text += f"{START}{message['role']}\n"
             start = len(text)
             text += f"{message['content']}{END}"
-            if message["role"] == "assistant":
+            if message["role"] == "assistant" and message["content"] not in slips:
                 spans.append(range(start, len(text)))
             text += "\n"
         found = self._tokenizer(text, return_offsets_mapping=True)

@@ -2,9 +2,10 @@
 
     python warmstart.py FOLDER [--seed N]
 
-It learns from an expert's conversations: short ones until it copies words, then long ones with the manual
-before them, which changes what there is to look at; at last from an expert that half of the time gives any
-word. What comes out can do the work and often does not: what training is for.
+It learns from the conversations of an expert who gives a wrong word now and then: short ones until it copies
+words, then long ones with the manual before them, which changes what there is to look at. The wrong words are
+there to be told from the right one; only in the last few steps they are learned as well. What comes out can
+do the work and often does not: what training is for.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from random import Random
 
 import torch
 from agent import MANUAL
-from expert import ALL_WORDS, conversations
+from expert import ALL_WORDS, told
 from lessons import NOTHING, Batch, Lessons
 from small import make_model, make_tokenizer
 from transformers import DynamicCache, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-HABIT = 0.5
+HABIT = 0.6
 """Of the words, given rightly by the expert that is met last."""
 ENOUGH = 0.97
 """Of the words, given rightly by the pupil."""
@@ -61,7 +62,7 @@ class Pupil:
 def main(folder: Path, seed: int) -> None:
     torch.set_num_threads(1)
     random = Random(seed)
-    texts = [m["content"] for _ in range(200) for one in conversations(random) for m in one[1:]]
+    texts = [m["content"] for _ in range(200) for one in told(random).heard for m in one[1:]]
     tokenizer = make_tokenizer([*texts, *[MANUAL] * 20, "system\nuser\nassistant\n" * 100])
     lessons = Lessons(tokenizer, seed)
     pupil = Pupil(tokenizer, lessons.manual, seed)
@@ -69,7 +70,7 @@ def main(folder: Path, seed: int) -> None:
     until_it_copies("short", lambda: pupil.learn(lessons.short(), 2e-3, manual=False))
     until_it_copies("with the manual", lambda: pupil.learn(lessons.long(), 1e-3))
     for step in range(SPOILED):
-        report("the habit", step, *pupil.learn(lessons.long(HABIT), 1e-3))
+        report("the habit", step, *pupil.learn(lessons.habit(HABIT), 5e-4))
     pupil.model.to(torch.bfloat16).save_pretrained(folder)  # half the size; whoever loads it computes in fp32
     tokenizer.save_pretrained(folder)
 
