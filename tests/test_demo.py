@@ -13,10 +13,11 @@ import psutil
 import pytest
 
 from gyre.proxy import read_log
+from gyre.trainer.update.metrics import read_lines
 from gyre.treebuilder import read_trees
 
 DEMO = str(Path(__file__).parents[1] / "examples" / "demo" / "run.py")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
@@ -51,6 +52,10 @@ def test_the_demo_records_a_run_and_proves_its_log(tmp_path: Path) -> None:
         ("compaction", "summary", "main_summary"),
         ("compaction", "restart", "main"),
     ]
+    before, after = [
+        line for line in read_lines(tmp_path / "demo-run" / "metrics.jsonl") if line["kind"] == "evaluation"
+    ]
+    assert after["pass_rate"] >= before["pass_rate"] + 0.2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,9 +1,10 @@
-"""Record a real agent run: an engine, the proxy, an agent that knows nothing of either, log and tree.
+"""Record a real agent run, rebuild it as a tree; then let agents make a small model better.
 
     make demo
 
 What happens here is what a user would do, in order: `gyre engine`, `gyre proxy`, an agent with its
-base URL changed (story.py), then `gyre log` on what was recorded and `gyre-trees` on what that was.
+base URL changed (story.py), then `gyre log` on what was recorded and `gyre-trees` on what that was. At the
+end `gyre train` does all of that by itself, again and again, with the quickstart's model.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 
 from story import write_story
 
-LOGS, TREES = Path("demo-logs"), Path("demo-trees")
+LOGS, TREES, RUN = Path("demo-logs"), Path("demo-trees"), Path("demo-run")
+QUICKSTART = Path(__file__).parents[1] / "quickstart"
 EXECUTION = "demo-1"
 COMMANDS = Path(sys.executable).parent
 SHARED = """\
@@ -31,7 +33,7 @@ FROM calls"""
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are ended too
-    for folder in (LOGS, TREES):
+    for folder in (LOGS, TREES, RUN):
         shutil.rmtree(folder, ignore_errors=True)
     with server("engine", "--runtime", "llamacpp") as engine:
         with server("proxy", "--upstream", engine, "--logs", str(LOGS), "--port", "0") as proxy:
@@ -43,6 +45,8 @@ def main() -> None:
     show("gyre-trees", "build", str(LOGS), "-o", str(TREES))
     show("gyre-trees", "verify", str(TREES))
     show("gyre-trees", "show", str(TREES), EXECUTION)
+    show("python", str(QUICKSTART / "tasks.py"), "tiny")
+    show("gyre", "train", str(QUICKSTART / "demo.toml"), "--out", str(RUN))
 
 
 @contextmanager
