@@ -329,16 +329,16 @@ def test_a_fault_that_cannot_be_recorded_is_told_and_the_rest_goes_on(
 ) -> None:
     save = states.save
 
-    def full(folder: Path, state: State) -> None:
+    def broken(folder: Path, state: State) -> None:
         if folder.name == "x-0":
-            raise OSError(28, "No space left on device")
+            raise OSError(5, "Input/output error")
         save(folder, state)
 
-    monkeypatch.setattr("gyre.trainer.rollout.run.states.save", full)
+    monkeypatch.setattr("gyre.trainer.rollout.run.states.save", broken)
     result = run(stage, [Job("x-0"), Job("x-1")])
     assert [(state.execution, state.outcome) for state in result.states] == [("x-1", "completed")]
     ((job, problem),) = result.failures
-    assert (job.name, str(problem)) == ("x-0", "`x-0`: a fault of gyre's own: OSError")
+    assert (job.name, str(problem)) == ("x-0", "`x-0`: a fault of gyre's own: [Errno 5] Input/output error")
 
 
 @pytest.mark.slow

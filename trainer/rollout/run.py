@@ -23,6 +23,7 @@ from gyre.proxy.errors import GyreError, LogError, UpstreamError
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.trainer.rollout import state as states
 from gyre.trainer.rollout.confine import Cage
+from gyre.trainer.rollout.control import Control
 from gyre.trainer.rollout.ended import details_of, judged, status_after, why
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.judge import Judgement, judge, last_words
@@ -100,7 +101,7 @@ class _Execution:
         self.record = record
         self.stop = stop
         self.root = root
-        self.secrets = _secrets(job, options, record.control.token)
+        self.secrets = _secrets(job, options, record.control)
 
     @property
     def place(self) -> Place:
@@ -292,15 +293,16 @@ class _Execution:
         deliver(self.root, self.state, self.record)
 
 
-def _secrets(job: Job, options: Options, token: str | None) -> Secrets:
+def _secrets(job: Job, options: Options, control: Control) -> Secrets:
     """What the harness and the scorer were given, or can look up here."""
-    environments = [os.environ, options.env, options.scorer_env]
+    keys = {"API_KEY": control.key(job.name)} if control.token else {}
+    environments = [os.environ, options.env, options.scorer_env, keys]
     if job.task:
         for wanted in (job.task.env, job.task.verifier_env):
             # Where a variable is missing nothing is given; the execution says so itself.
             with suppress(TaskError):
                 environments.append(resolve_env(wanted, os.environ))
-    return secrets_of(token, *environments)
+    return secrets_of(control.token, *environments)
 
 
 def deliver(root: Path, state: State, record: Record) -> None:
