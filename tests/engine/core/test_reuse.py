@@ -134,8 +134,9 @@ def test_a_sibling_waits_for_what_it_shares_and_no_longer() -> None:
 def test_nobody_waits_for_memory_of_older_weights() -> None:
     core = core_of(step_tokens=20)
     prompt = prompt_of(600)
-    add(core, ask(prompt, 4))
-    core.step()
+    add(core, ask(prompt, 40))
+    while not core.stats.generated_tokens:
+        core.step()
     core.publish(staged(1), version="2", in_flight="keep")
     add(core, ask(prompt, 4))
     core.step()
