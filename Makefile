@@ -39,8 +39,14 @@ help:
 demo: .venv/.demo-stamp
 	$(BIN)/python examples/demo/run.py
 
+# In two processes side by side, which on two cores takes little more than half the time.
+QUICK := -m "not slow and not harness"
+HALF := tests/elastic tests/rollout tests/trainer $(wildcard tests/test_*.py)
+
 test: .venv/.dev-stamp
-	$(BIN)/pytest -m "not slow and not harness"
+	@$(BIN)/pytest $(QUICK) $(HALF) > .test.log 2>&1 & half=$$!; \
+	$(BIN)/pytest $(QUICK) $(addprefix --ignore=,$(HALF)); code=$$?; \
+	wait $$half || code=1; cat .test.log; rm .test.log; exit $$code
 	@echo "not run: tests of real agent programs (make harnesses) and of real engines (make test-all)"
 
 harnesses: .venv/.dev-stamp

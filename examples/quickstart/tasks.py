@@ -39,7 +39,7 @@ timeout_sec = 10.0
 TEST = """\
 #!/bin/sh
 # The right line in the file and nothing else done: 1. A file with the word in it: 0.5. A file: 0.2.
-# Of that 0.8, if the agent never said that it was done. Builtins of the shell only: this runs very often.
+# Half of that, if the model never said that it was done. Builtins of the shell only: this runs very often.
 given='{given}' goal='{goal}' word='{word}'
 rewards=${{GYRE_REWARD_DIR:-/logs/verifier}}
 
@@ -64,7 +64,7 @@ if [ -f "$goal" ]; then
     esac
     ! is_right < "$goal" || ! is_tidy || points=100
 fi
-[ ! -e .unfinished ] || points=$((points * 4 / 5))
+[ ! -e .unfinished ] || points=$((points / 2))
 echo "$((points / 100)).$((points / 10 % 10))$((points % 10))" > "$rewards/reward.txt"
 """
 

@@ -94,8 +94,8 @@ def test_tasks_are_folders_that_run_on_this_machine(example: Any, tmp_path: Path
         ({"c.txt": "apple\n"}, 0.0),
         ({"b.txt": "apple\n", "c.txt": "apple\n"}, 0.5),
         ({"b.txt": "apple\n", "a.txt": "pear\n"}, 0.5),
-        ({"b.txt": "apple\n", ".unfinished": ""}, 0.8),
-        ({"b.txt": "pear\n", ".unfinished": ""}, 0.16),
+        ({"b.txt": "apple\n", ".unfinished": ""}, 0.5),
+        ({"b.txt": "pear\n", ".unfinished": ""}, 0.1),
     ],
 )
 def test_what_work_is_worth(task: Path, tmp_path: Path, left: dict[str, str], score: float) -> None:
