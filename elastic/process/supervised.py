@@ -122,6 +122,7 @@ class Supervised:
                 self.pid = pid
                 return
             self._close()
+            sweep(self._mark)  # it may have begun
         raise StartError(f"the supervisor of `{program.argv[0]}` does not start")
 
     def __enter__(self) -> Supervised:
