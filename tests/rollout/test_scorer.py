@@ -218,7 +218,8 @@ def test_a_scorer_can_be_stopped(work: Path, tmp_path: Path) -> None:
 
 
 def test_a_supervisor_that_is_killed_is_one_failed_try(work: Path, tmp_path: Path) -> None:
-    text = f"[ -e {tmp_path}/once ] && echo 1 && exit 0; touch {tmp_path}/once; sleep 0.3; kill -9 $PPID; sleep 99"
+    once = tmp_path / "once"
+    text = f"[ -e {once} ] && echo 1 && exit 0; touch {once}; sleep 0.3; kill -9 $PPID; sleep 99"
     verdict = command(text, work, tries=2)
     assert (verdict.score, verdict.details["failures"]) == (1.0, ["somebody killed the scorer"])
 
