@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 from random import Random
 
@@ -72,12 +72,8 @@ class Expert:
 
 def told(random: Random, right: float = 1.0, files: int = FILES) -> Expert:
     """One that has done a list, in a folder that is gone afterwards."""
-    task, expert, place = draw(random, ALL_WORDS, ALL_NAMES, files), Expert(random, right), os.getcwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            Path(task.source).write_text(task.word)
-            work(expert, task.instruction, limit=0)
-        finally:
-            os.chdir(place)
+    task, expert = draw(random, ALL_WORDS, ALL_NAMES, files), Expert(random, right)
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        Path(task.source).write_text(task.word)
+        work(expert, task.instruction, limit=0)
     return expert

@@ -33,7 +33,7 @@ clip_low = 0.2
 clip_high = 0.2
 
 [train.optimizer]
-lr = 1e-3
+lr = 3e-4
 """
 
 
@@ -75,7 +75,7 @@ def main() -> None:
     options.add_argument("--model", required=True)
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--tasks", type=Path, help="what trained models are judged by; without: no score")
-    options.add_argument("--epochs", type=int, default=4)
+    options.add_argument("--epochs", type=int, default=2)
     given = options.parse_args()
     shutil.rmtree(given.out, ignore_errors=True)
     given.out.mkdir(parents=True)

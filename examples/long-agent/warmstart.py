@@ -21,13 +21,17 @@ from expert import ALL_WORDS, told
 from lessons import NOTHING, Batch, Lessons
 from small import make_model, make_tokenizer
 from transformers import DynamicCache, PreTrainedTokenizerFast, Qwen3ForCausalLM
+from trial import mean_score
 
 HABIT = 0.6
 """Of the words, given rightly by the expert that is met last."""
 ENOUGH = 0.97
 """Of the words, given rightly by the pupil."""
-MOST, SPOILED = 1000, 40
+MOST, SPOILED = 1000, 30
 """Steps."""
+BAND = (0.10, 0.40)
+"""Of its mean score on lists that are held out, in the end."""
+LISTS, LIMIT = 8, 1250
 
 
 class Pupil:
@@ -71,6 +75,10 @@ def main(folder: Path, seed: int) -> None:
     until_it_copies("with the manual", lambda: pupil.learn(lessons.long(), 1e-3))
     for step in range(SPOILED):
         report("the habit", step, *pupil.learn(lessons.habit(HABIT), 5e-4))
+    score = mean_score(pupil.model, tokenizer, LISTS, LIMIT)
+    print(f"a mean score of {score:.2f} on {LISTS} lists that are held out")
+    if not BAND[0] <= score <= BAND[1]:
+        raise SystemExit(f"it is to be from {BAND[0]} to {BAND[1]}; another seed may do better")
     pupil.model.to(torch.bfloat16).save_pretrained(folder)  # half the size; whoever loads it computes in fp32
     tokenizer.save_pretrained(folder)
 
