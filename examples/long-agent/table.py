@@ -99,11 +99,12 @@ def measure(way: Way, given: argparse.Namespace) -> Row:
 def row(way: Way, trees: Path, run: Path, score: float | None) -> Row:
     """What a build's report and a run's metrics say."""
     report = json.loads((trees / "report.json").read_text())
+    counts = report["executions"]
     updates = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return Row(
         way=way.name,
         kept=report["kept_targets"] / report["targets"],
-        trajectories=report["trajectories"] / report["executions"]["total"],
+        trajectories=report["trajectories"] / (counts["total"] - counts.get("evaluation", 0)),
         tokens=sum(update[f"tokens/{'flat' if way.tree_pass == 'flat' else 'tree'}"] for update in updates),
         seconds=sum(update.get("seconds/pass", 0.0) for update in updates),
         score=score,
