@@ -18,7 +18,7 @@ QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart"
 
 @pytest.mark.timeout(400)
 def test_the_quickstart_learns_in_a_few_updates(tmp_path: Path) -> None:
-    """`demo.toml`: a sixth of the executions of `tiny.toml`, and a bar to match."""
+    """`demo.toml`: less of `tiny.toml`, and a bar to match."""
     outcome = trained(tmp_path, "demo.toml", greedy=True)
     before, greedy_before, after, greedy_after = [one.mean_score or 0.0 for one in outcome.evaluations]
     assert greedy_before <= 0.25 and before <= 0.50
