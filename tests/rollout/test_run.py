@@ -60,6 +60,7 @@ def test_a_harness_works_and_its_work_is_scored(stage: Stage) -> None:
     assert (state.status, state.outcome, state.score, state.ran) == (Status.DONE, "completed", 42, True)
     assert (Path(state.workspace) / "answer.txt").read_text() == "42"
     assert Path(state.stdout).read_text() == "done\n"
+    assert state.details["scorer_seconds"] > 0
     assert said(stage.events()) == [
         (0, "started", None, None),
         (0, "ended", "completed", None),

@@ -275,6 +275,8 @@ class _Execution:
         state.score, state.status = verdict.score, Status.DONE
         reason = self.secrets.hide(verdict.reason)
         state.outcome, state.reason = verdict.outcome or state.ended, reason or state.reason
+        if "seconds" in verdict.details:
+            state.details = {**state.details, "scorer_seconds": round(verdict.details["seconds"], 3)}
         self._tell(
             Event(
                 event=ExecutionEvent.SCORED,
