@@ -20,7 +20,7 @@ from gyre.proxy import read_log
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.services import Services
 from gyre.trainer.live.settings import EngineTable, HarnessTable, RolloutTable, RunSettings, TaskTable
-from gyre.trainer.rollout.confine import Cage, confined, why_not
+from gyre.trainer.rollout.confine import Cage, ConfinementError, confined, require_confinement, why_not
 from tests.elastic.models import folder
 from tests.proxy.processes import wait_for
 
@@ -161,8 +161,12 @@ def test_nobody_but_the_run_and_its_proxy_has_the_key_of_the_engine(run: Run) ->
     assert files and not any(key.encode() in path.read_bytes() for path in files)
 
 
-@pytest.mark.skipif(bool(why_not()), reason="bubblewrap does not work here")
 def test_a_confined_agent_does_not_find_it(run: Run, tmp_path: Path) -> None:
+    """Where agents cannot be confined, none runs that might."""
+    if why_not():
+        with pytest.raises(ConfinementError):
+            require_confinement(unsafe_local=False)
+        return
     cage = Cage(workdir=tmp_path, writable=[tmp_path], temporary=tmp_path, hidden=[run.folder.root])
     argv = [sys.executable, "-c", LOOK]
     done = subprocess.run(confined(argv, cage), input=run.engine.key, capture_output=True, text=True, env={})
