@@ -21,22 +21,20 @@ from transformers import AutoModelForCausalLM
 
 from gyre.elastic.engines.logprobs import Expected, check_logprobs
 from gyre.elastic.engines.options import EngineOptions
-from gyre.elastic.engines.transfer import EXTENSION
 from gyre.elastic.engines.vllm import Vllm
 from gyre.proxy import read_log
 from gyre.proxy.errors import EngineError
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.services import Services
 from gyre.trainer.live.settings import (
-    EngineKind,
-    EngineTable,
     HarnessTable,
     RolloutTable,
     RunSettings,
     TaskTable,
 )
 from tests.proxy.processes import wait_for
-from tests.vllm.install import HERE, environment, model, vllm
+from tests.vllm.install import model, vllm
+from tests.vllm.served import NAME, engine_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PROMPT = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308]
@@ -44,15 +42,6 @@ NOISE = 0.1
 """Of each weight: 2.2 nats away in the mean. With 0.3 the model amplifies the rounding of bf16 to a nat."""
 LAST = 40
 """Tokens at the end of an answer that are surely sampled after the publication."""
-
-
-def command(python: Path) -> tuple[str, ...]:
-    flags = ("--host", "{host}", "--port", "{port}", "--max-model-len", "2048", "--enforce-eager")
-    return (
-        *(str(python.with_name("vllm")), "serve", "{model}", *flags, "--served-model-name", "policy"),
-        *("--worker-extension-cls", EXTENSION),
-        *("--chat-template", str(HERE / "chatml.jinja")),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -83,23 +72,12 @@ def off(services: Services, expected: list[float]) -> float:
 
 class Run:
     def __init__(self, root: Path, first: Path) -> None:
-        python = vllm()
-        keep = ("HF_HUB_OFFLINE", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
-        env = {
-            name: value for name, value in environment().items() if name in keep or name.startswith("VLLM_")
-        }
-        table = EngineTable(
-            kind=EngineKind.VLLM,
-            command=command(python),
-            env=env | {"VLLM_CACHE_ROOT": str(root / "cache")},
-            start_timeout="10m",
-        )
         settings = RunSettings(
             model=str(first),
             harness=HarnessTable(command=("true",)),
             tasks=(TaskTable(folder="tasks"),),
             rollout=RolloutTable(batches=1),
-            engine=table,
+            engine=engine_table(vllm(), root),
         )
         self.folder = LiveFolder(root)
         self.services = Services(settings, self.folder, print)
@@ -126,7 +104,7 @@ class Stream(threading.Thread):
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         messages = [{"role": "user", "content": "Tell me a story of a long journey."}]
-        self._body = {"model": "policy", "messages": messages, "stream": True, "max_tokens": tokens}
+        self._body = {"model": NAME, "messages": messages, "stream": True, "max_tokens": tokens}
         self._body |= {"ignore_eos": True, "seed": 1, "logprobs": True, "return_token_ids": True}
         self._url = url
         self._headers = {"authorization": f"Bearer {key}"}
@@ -164,7 +142,7 @@ def test_a_stream_survives_a_publication_and_its_versions_are_never_guessed(
 ) -> None:
     first, second = weights
     services = run.services
-    assert (services.model, services.context) == ("policy", 2048)
+    assert (services.model, services.context) == (NAME, 2048)
     assert off(services, logprobs(first, PROMPT)) < 0.2
     stream = run.stream("straddles", 200)
     swapped = services.publish(second, "1", Expected(PROMPT, logprobs(second, PROMPT)))
