@@ -18,7 +18,7 @@ from gyre.proxy.errors import GyreError
 if TYPE_CHECKING:
     from gyre.trainer.live.reports import Evaluated
     from gyre.trainer.live.settings import RunSettings
-    from gyre.trainer.loop import LiveOutcome
+    from gyre.trainer.live.watch import LiveOutcome
     from gyre.trainer.update.ranks import Ranks
 
 SCHEMA = 1
@@ -50,7 +50,8 @@ def train_live(run_file: Path, flags: Mapping[str, Any], *, resume: bool, dry_ru
 
 def _lead(settings: RunSettings, ranks: Ranks, resume: bool, json: bool) -> int:
     """The run; exit code."""
-    from gyre.trainer.loop import LiveWatch, run
+    from gyre.trainer.live.watch import LiveWatch
+    from gyre.trainer.loop import run
 
     began = time.monotonic()
     try:

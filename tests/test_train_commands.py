@@ -19,7 +19,7 @@ from gyre.trainer.live.config import load_run
 from gyre.trainer.live.reports import Evaluated
 from gyre.trainer.live.settings import RunSettings
 from gyre.trainer.live.setup import LIVE_MAY_CHANGE
-from gyre.trainer.loop import LiveOutcome, LiveWatch
+from gyre.trainer.live.watch import LiveOutcome, LiveWatch
 from gyre.trainer.update.ranks import Ranks
 
 TASKS = Path(__file__).parents[1] / "examples" / "tasks"

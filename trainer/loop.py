@@ -11,74 +11,28 @@ executions that had come to their end are not.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from gyre.elastic.engines.logprobs import Expected
-from gyre.elastic.engines.tokenizer import ids_of_probe
 from gyre.proxy.units import seconds_of
 from gyre.trainer.errors import UnusableError
-from gyre.trainer.live.board import Board
-from gyre.trainer.live.digests import tasks_of
 from gyre.trainer.live.evaluation import Evaluation, due, evaluated
 from gyre.trainer.live.finish import finish
-from gyre.trainer.live.folder import LiveFolder
-from gyre.trainer.live.hooks import hooks, require_trackers
 from gyre.trainer.live.inbox import Inbox
-from gyre.trainer.live.jobs import Jobs, load_jobs
 from gyre.trainer.live.lot import Lot
-from gyre.trainer.live.metrics import LiveMetrics, live_metrics
 from gyre.trainer.live.numbers import evaluations
-from gyre.trainer.live.options import options_of
-from gyre.trainer.live.reports import BatchReport, Evaluated, Publication
-from gyre.trainer.live.rollouts import Rollouts
-from gyre.trainer.live.services import Services
+from gyre.trainer.live.parts import Parts, expected, opened
+from gyre.trainer.live.reports import BatchReport, Publication
 from gyre.trainer.live.settings import RunSettings
-from gyre.trainer.live.setup import Trainer, set_up
-from gyre.trainer.live.status import Phase, Status
-from gyre.trainer.live.ticker import Seen, Ticker
-from gyre.trainer.live.trees import OnlineTrees
-from gyre.trainer.live.trimming import Trimming
+from gyre.trainer.live.status import Phase
+from gyre.trainer.live.ticker import Seen
 from gyre.trainer.live.warnings import Alike
-from gyre.trainer.rollout.confine import require_confinement
-from gyre.trainer.rollout.record import Record
+from gyre.trainer.live.watch import LiveOutcome, LiveWatch
 from gyre.trainer.update.computing import Stopped
 from gyre.trainer.update.ranks import OneProcess, Ranks
 from gyre.trainer.update.report import Phases, Skipped, UpdateReport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveWatch:
-    """How a live run is watched and stopped."""
-
-    tell: Callable[[str], None] = lambda _: None
-    """Remarks for people."""
-    status: Callable[[Status], None] = lambda _: None
-    batch: Callable[[BatchReport, int], None] = lambda report, batches: None
-    publication: Callable[[Publication], None] = lambda _: None
-    evaluation: Callable[[Evaluated], None] = lambda _: None
-    stop: Callable[[], bool] = lambda: False
-    at: Callable[[str], None] = lambda _: None
-    """Told where the work stands; tests kill the process there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveOutcome:
-    batches: int
-    updates: int
-    interrupted: bool
-    checkpoint: Path | None
-    """The newest."""
-    final: Path | None
-    """The model at the end; None: the run has not come to it."""
-    evaluations: list[Evaluated]
 
 
 def run(
@@ -97,75 +51,11 @@ def run(
         GyreError: tasks, model, engine, harness or folder that cannot be used, or that failed for good. What
             was done is kept, and the run can be gone on with.
     """
-    watch, folder = watch or LiveWatch(), LiveFolder(root)
-    require_trackers(settings.report)
-    confined = require_confinement(settings.unsafe_local)
-    options = options_of(settings, folder.executions, model="", context=None, confined=confined)
-    jobs = load_jobs(
-        settings.tasks,
-        settings.evaluation,
-        options,
-        size=settings.rollout.group_size,
-        seed=settings.train.seed,
-    )
-    board = Board(root, batches=settings.rollout.batches, warn=watch.tell)
-
-    with ExitStack() as stack:
-        deadline = _deadline(settings, watch.stop)
-        trainer = stack.enter_context(
-            set_up(
-                *(settings, root),
-                ranks=ranks or OneProcess(),
-                resume=resume,
-                tell=watch.tell,
-                stop=deadline,
-                at=watch.at,
-                tasks=tasks_of(jobs),
-            )
-        )
-        ticker = stack.enter_context(Ticker(board, folder, watch.status))
-        stack.enter_context(trainer.team)
-        about = msgspec.to_builtins(settings)
-        sent = stack.enter_context(
-            hooks(settings.report, name=root.name, identity=trainer.identity, config=about, warn=board.warn)
-        )
-        told = stack.enter_context(live_metrics(trainer.folder, trainer.learner.progress.update, sent))
-        board.go_on_with(told.lines)
-        services = stack.enter_context(Services(settings, folder, board.warn))
-        control = services.start(trainer.served, str(trainer.state.version), _expected(services, trainer))
-        jobs.options = options_of(
-            settings,
-            folder.executions,
-            model=services.model,
-            context=services.context,
-            confined=confined,
-        )
-        rollouts = stack.enter_context(
-            Rollouts(
-                Record(control),
-                threading.Event(),
-                at_once=settings.rollout.concurrency,
-                retries=settings.rollout.retries,
-            )
-        )
-        online = stack.enter_context(OnlineTrees(folder.logs, settings.trees))
-        whole = settings.rollout.keep * trainer.pace.burst * trainer.pace.groups_per_batch
-        trimming = stack.enter_context(Trimming(jobs, whole, board.warn))
-        loop = _Loop(
-            settings,
-            folder,
-            trainer,
-            services,
-            jobs,
-            rollouts,
-            online,
-            trimming,
-            told,
-            board,
-            watch,
-            deadline,
-        )
-        ticker.look = loop.seen
+    watch = watch or LiveWatch()
+    stop = _deadline(settings, watch.stop)
+    with opened(settings, root, resume=resume, ranks=ranks or OneProcess(), watch=watch, stop=stop) as parts:
+        loop = _Loop(settings, parts, watch, stop)
+        parts.ticker.look = loop.seen
         return loop.run()
 
 
@@ -173,36 +63,26 @@ class _Loop:
     """Bursts, one after the other."""
 
     def __init__(
-        self,
-        settings: RunSettings,
-        folder: LiveFolder,
-        trainer: Trainer,
-        services: Services,
-        jobs: Jobs,
-        rollouts: Rollouts,
-        online: OnlineTrees,
-        trimming: Trimming,
-        told: LiveMetrics,
-        board: Board,
-        watch: LiveWatch,
-        stop: Callable[[], bool],
+        self, settings: RunSettings, parts: Parts, watch: LiveWatch, stop: Callable[[], bool]
     ) -> None:
         self._settings = settings
-        self._folder = folder
-        self._trainer = trainer
-        self._services = services
-        self._rollouts = rollouts
-        self._trimming = trimming
-        self._told = told
-        self._board = board
         self._watch = watch
         self._stop = stop
-        self._alike = Alike(board.warn, trainer.state.alike_in_a_row)
-        self._inbox = Inbox(rollouts, self._go_on)
+        self._trainer = trainer = parts.trainer
+        self._services = parts.services
+        self._rollouts = parts.rollouts
+        self._trimming = parts.trimming
+        self._told = parts.told
+        self._board = parts.board
+        self._jobs = parts.jobs
+        self._folder = parts.folder
+        self._alike = Alike(parts.board.warn, trainer.state.alike_in_a_row)
+        self._inbox = Inbox(parts.rollouts, self._go_on)
         self._dispatch = trainer.state.dispatch(trainer.pace)
-        self._lot = Lot(jobs, rollouts, online, self._dispatch, settings.train, trainer.sizes)
-        self._jobs = jobs
-        self._evaluations = evaluations(told.lines)
+        self._lot = Lot(
+            *(parts.jobs, parts.rollouts, parts.online, self._dispatch), settings.train, trainer.sizes
+        )
+        self._evaluations = evaluations(parts.told.lines)
         self._clock = Phases()
         self._stepped = False
         """Whether weights have changed since the last publication."""
@@ -217,11 +97,8 @@ class _Loop:
                 self._burst()
             self._end_evaluations(self._begin_evaluations(last=True))
             final = self._folder.final
-            finish(
-                *(self._settings.trees, self._folder, trainer.newest),
-                stop=self._stop,
-                warn=self._board.warn,
-            )
+            trees, warn = self._settings.trees, self._board.warn
+            finish(trees, self._folder, trainer.newest, stop=self._stop, warn=warn)
             self._enter(Phase.ENDED)
         except UnusableError:
             # Whoever mends what was wrong and goes on is not to meet the same executions again.
@@ -303,8 +180,8 @@ class _Loop:
             trainer.save()
             written = time.monotonic() - began
             self._watch.at("publication saved")
-            expected = _expected(self._services, trainer)
-            swapped = self._services.publish(trainer.served, str(state.version), expected)
+            weights = expected(self._services, trainer)
+            swapped = self._services.publish(trainer.served, str(state.version), weights)
             self._watch.at("published")
         self._trimming.published(state.dispatched, [group.index for group in state.waiting])
         trainer.team.served_as(str(state.version))
@@ -370,12 +247,6 @@ class _Loop:
             groups_ready=ready,
             restarts=self._services.restarts,
         )
-
-
-def _expected(services: Services, trainer: Trainer) -> Expected | None:
-    """What the weights of now make of a short text, for engines that do not tell which they have."""
-    ids = ids_of_probe(trainer.served) if services.opaque else None
-    return Expected(ids, trainer.team.logprobs(ids)) if ids else None
 
 
 def _deadline(settings: RunSettings, stop: Callable[[], bool]) -> Callable[[], bool]:

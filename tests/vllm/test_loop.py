@@ -14,7 +14,8 @@ from gyre.elastic.engine.weights.digest import digest_of_folder
 from gyre.proxy.log.check import check
 from gyre.proxy.log.reading.read import read_log
 from gyre.trainer.live.settings import HarnessTable, RunSettings
-from gyre.trainer.loop import LiveWatch, run
+from gyre.trainer.live.watch import LiveWatch
+from gyre.trainer.loop import run
 from gyre.trainer.rollout.harness import Harness
 from gyre.trainer.update.metrics import read_lines
 from gyre.treebuilder.verify import verify_trees

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 from gyre.trainer.live.config import load_run
-from gyre.trainer.loop import LiveWatch, run
+from gyre.trainer.live.watch import LiveWatch
+from gyre.trainer.loop import run
 
 
 class KillAt:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from gyre.trainer.live.config import load_run
-from gyre.trainer.loop import LiveOutcome, run
+from gyre.trainer.live.watch import LiveOutcome
+from gyre.trainer.loop import run
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart"
 

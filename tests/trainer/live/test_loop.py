@@ -9,7 +9,8 @@ import torch
 
 from gyre.trainer.errors import TrainError, UnusableError
 from gyre.trainer.live.status import Phase, read_status
-from gyre.trainer.loop import LiveWatch, run
+from gyre.trainer.live.watch import LiveWatch
+from gyre.trainer.loop import run
 from gyre.trainer.update.metrics import read_lines
 from tests.trainer.live.small_run import small_run, write_tasks
 from tests.trainer.live.soundness import require_sound
