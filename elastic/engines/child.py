@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gyre.elastic.process.supervised import Program, Supervised
+from gyre.elastic.process.restartable import Restartable
+from gyre.elastic.process.supervised import Program
 from gyre.elastic.process.words import complaint, last_lines
 from gyre.proxy.errors import EngineError
 
@@ -18,21 +18,16 @@ _STOP_S = 30.0
 _LINES = 5
 
 
-class Child:
-    """At most one process at a time; any thread may ask."""
+class Child(Restartable):
+    """An engine's process, of the command that the run has for it."""
 
     def __init__(self, engine: str, folder: Path) -> None:
         """What it says goes to `folder`, a file for each start."""
+        super().__init__(_STOP_S)
         self._engine = engine
         self.folder = folder
-        self._lock = threading.Lock()
-        self._running: Supervised | None = None
         self.output = folder / f"{engine}.txt"
         """Of the newest start."""
-
-    @property
-    def pid(self) -> int | None:
-        return self._running.pid if self._running else None
 
     def start(
         self,
@@ -58,22 +53,8 @@ class Child:
             stderr=self.output,
             grace_s=_GRACE_S,
         )
-        with self._lock:
-            self._running = Supervised(program)
+        self._launch(program)
         self._await(answers, timeout_s)
-
-    def alive(self) -> bool:
-        with self._lock:
-            return self._running is not None and self._running.wait(0) is None
-
-    def stop(self) -> None:
-        """End it and all that it started."""
-        with self._lock:
-            running, self._running = self._running, None
-        if running is not None:
-            with running:
-                running.stop()
-                running.wait(_STOP_S)
 
     def _await(self, answers: Callable[[], bool | None], timeout_s: float) -> None:
         end = time.monotonic() + timeout_s

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gyre.elastic.process.supervised import Program, StartError, Supervised
+from gyre.elastic.process.restartable import Restartable
+from gyre.elastic.process.supervised import Program, StartError
 from gyre.elastic.process.words import complaint
 from gyre.proxy.errors import ConfigError, UpstreamError
 from gyre.proxy.log.folder import Folder, open_folder
@@ -20,7 +20,7 @@ from gyre.trainer.rollout.control import Control
 
 _START_S = 60.0
 _STOP_S = 40.0
-"""It lets open calls finish for 30 s."""
+"""It lets open calls finish for 30 s, and closes the log."""
 _DOUBT_S = 1.0
 """How long one whose run was killed may take to notice."""
 
@@ -56,7 +56,7 @@ def proxy_of(logs: Path) -> Control:
     return Control(url, logs)
 
 
-class PrivateProxy:
+class PrivateProxy(Restartable):
     """A proxy that ends with this process, and can be started again where it was. Any thread may ask."""
 
     def __init__(
@@ -72,17 +72,12 @@ class PrivateProxy:
 
         `taken` is the hint when another one writes `logs`, `env` its environment in place of ours.
         """
+        super().__init__(_STOP_S)
         self._env = os.environ if env is None else env
         self._command = [sys.executable, "-m", "gyre.cli.main", "proxy", *options, "--logs", str(logs)]
         self._logs = logs
         self._output = output
         self._taken = taken
-        self._lock = threading.Lock()
-        self._running: Supervised | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._running.pid if self._running else None
 
     def start(self) -> str:
         """Its URL, once it takes calls.
@@ -102,26 +97,12 @@ class PrivateProxy:
             stderr=self._output / "proxy.txt",
             grace_s=_STOP_S,
         )
-        with self._lock:
-            self._running = Supervised(program)
+        pid = self._launch(program)
         try:
-            return self._announced(self._running.pid, program.stderr)
+            return self._announced(pid, program.stderr)
         except BaseException:
             self.stop()
             raise
-
-    def alive(self) -> bool:
-        with self._lock:
-            return self._running is not None and self._running.wait(0) is None
-
-    def stop(self) -> None:
-        """Let open calls end, at most so long, and the log be closed."""
-        with self._lock:
-            running, self._running = self._running, None
-        if running is not None:
-            with running:
-                running.stop()
-                running.wait(_STOP_S)
 
     def _announced(self, pid: int, said: Path) -> str:
         end = time.monotonic() + _START_S
