@@ -28,7 +28,7 @@ class Live:
     scoring_s: float
     """Of all scorers together, beside the phases; wall clock."""
     tree_s: float
-    """Of the tree builder; wall clock of a thread that computes, so hardly less than its CPU time."""
+    """Of the tree builder, of the processor."""
     spent: Spent
 
     @property

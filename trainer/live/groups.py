@@ -62,7 +62,7 @@ class BuiltGroup:
     versions: dict[str, int] = field(default_factory=dict)
     """Targets by the policy version that they were sampled under; `""` where it is not known."""
     seconds: float = 0.0
-    """Wall clock."""
+    """Of the processor: what else it does is not the work of trees."""
 
     @property
     def varies(self) -> bool:
@@ -77,7 +77,7 @@ def built(finished: Finished, online: OnlineTrees, settings: TrainSettings, size
         UnusableError: all answers of the group lack what an engine has to give: token ids, ids that the model
             knows, or log-probabilities.
     """
-    start = time.monotonic()
+    start = time.thread_time()
     online.poll()
     members = _members(finished, online)
     online.forget(member.summary.execution_id for member in members)
@@ -86,7 +86,7 @@ def built(finished: Finished, online: OnlineTrees, settings: TrainSettings, size
     group.add_all(members)
     group.count(members, finished)
     group.require_no_common_lack()
-    group.made.seconds = time.monotonic() - start
+    group.made.seconds = time.thread_time() - start
     return group.made
 
 

@@ -38,6 +38,7 @@ class Trained:
     seconds_scoring: float
     """Of all its executions together."""
     seconds_tree: float
+    """Of the processor."""
 
     @property
     def varies(self) -> bool:

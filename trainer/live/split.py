@@ -21,6 +21,7 @@ class Split:
     scoring_s: float
     """All executions together."""
     tree_s: float
+    """Of the processor."""
 
     @property
     def total(self) -> float:
