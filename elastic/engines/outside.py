@@ -9,6 +9,7 @@ from pathlib import Path
 from gyre.elastic.engines.connection import Connection
 from gyre.elastic.engines.launch import Launch
 from gyre.elastic.engines.pulse import Pulse
+from gyre.proxy.errors import EngineError
 
 
 class Outside:
@@ -46,10 +47,19 @@ class Outside:
         """For the length of the block; who had paused it before lets it go on.
 
         After a failure nothing does: it may have half of its weights from either version.
+
+        Raises:
+            EngineError: of the block; of an engine that is not ours it says that it stands still.
         """
         if self.paused:
             yield
             return
         pause()
-        yield
+        try:
+            yield
+        except EngineError as problem:
+            if self.launch is not None:
+                raise
+            left = f"`{self.url}` stays paused, it may have half of the new weights: start it again"
+            raise EngineError(problem.message, f"{problem.hint}; {left}" if problem.hint else left) from None
         resume()

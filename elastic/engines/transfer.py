@@ -89,6 +89,11 @@ class FromMemory:
 
     def begin(self, connection: Connection) -> None:
         self.end()
+        if find_spec("vllm") is None:
+            raise EngineError(
+                f"weights go through {self._backend} with vLLM's own sender, which is not installed here",
+                '`pip install vllm`, or `engine.transfer = "disk"`',
+            )
 
     def send(self, connection: Connection, folder: Path, timeout_s: float) -> None:
         self._source.folder = folder
@@ -108,11 +113,6 @@ class FromMemory:
 
     def _connected(self, connection: Connection, timeout_s: float) -> Any:
         """vLLM's sender, connected with the workers of the engine."""
-        if find_spec("vllm") is None:
-            raise EngineError(
-                f"weights go through {self._backend} with vLLM's own sender, which is not installed here",
-                '`pip install vllm`, or `engine.transfer = "disk"`',
-            )
         client = Client(connection, timeout_s)
         if self._backend == "ipc":
             module: Any = import_module("vllm.distributed.weight_transfer.ipc_engine")

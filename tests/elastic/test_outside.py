@@ -102,11 +102,20 @@ def test_vllm_on_a_cpu_needs_our_extension_to_reload_all_weights(tmp_path: Path)
         assert (server.folder, server.version) == (str(tmp_path.resolve()), "0")
 
 
+def test_a_transfer_that_needs_vllm_here_is_refused_before_anything_stands_still(tmp_path: Path) -> None:
+    """The tests have it in an environment of its own."""
+    with VllmControl() as server:
+        with pytest.raises(EngineError, match="vLLM's own sender, which is not installed here"):
+            Vllm("e", options(), server.url, FromMemory("nccl")).start(tmp_path, "0")
+        assert not any("/pause" in route for route in routes(server))
+
+
 def test_nothing_goes_on_after_weights_that_came_in_half(tmp_path: Path) -> None:
     with VllmControl() as server:
         server.routes["POST /collective_rpc"] = (500, {"error": {"message": "out of memory"}})
-        with pytest.raises(EngineError, match=r"answers 500 .*/collective_rpc`: out of memory"):
+        with pytest.raises(EngineError, match=r"answers 500 .*/collective_rpc`: out of memory") as caught:
             Vllm("e", options(), server.url).publish(tmp_path, "7")
+        assert f"`{server.url}` stays paused" in caught.value.hint
         assert "POST /resume" not in routes(server) and server.version == "default"
 
 
@@ -248,12 +257,6 @@ def test_tensors_to_be_sent_are_those_of_the_folder() -> None:
     told = {meta.name: meta.shape for meta in source.metadata()}
     assert told["model.embed_tokens.weight"] == (2048, 128)
     assert all(meta.dtype is not None for meta in source.metadata())
-
-
-def test_without_vllms_own_sender_weights_do_not_go_through_memory(tmp_path: Path) -> None:
-    with VllmControl() as server, pytest.raises(EngineError, match="vLLM's own sender") as caught:
-        Vllm("e", options(), server.url, FromMemory("nccl")).publish(tmp_path, "7")
-    assert "pip install vllm" in caught.value.hint
 
 
 def test_an_engine_here_is_met_here() -> None:

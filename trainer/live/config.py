@@ -14,7 +14,7 @@ from gyre.elastic.packaged import SMOLLM2
 from gyre.trainer import config
 from gyre.trainer.errors import TrainError
 from gyre.trainer.live.sense import require_live, require_sense, require_texts
-from gyre.trainer.live.settings import HarnessTable, RunSettings, TaskTable
+from gyre.trainer.live.settings import EngineTable, HarnessTable, RunSettings, TaskTable
 from gyre.trainer.rollout.harness import PRESETS
 from gyre.trainer.tables import Schema
 from gyre.trainer.toml import lay, lines_of, read_toml
@@ -63,6 +63,14 @@ def run_toml(settings: RunSettings) -> str:
 def run_table(settings: RunSettings) -> dict[str, Any]:
     """Everything by the names of the file, as JSON has it; what is unset is None."""
     table: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings))
+    return table
+
+
+def public_table(settings: RunSettings) -> dict[str, Any]:
+    """For who may be somebody else: of variables their names alone, since they may hold keys."""
+    table = run_table(settings)
+    for part in ("engine", "harness"):
+        table[part]["env"] = sorted(table[part]["env"])
     return table
 
 
@@ -120,6 +128,7 @@ def require_files(settings: RunSettings) -> None:
                 hint = "a folder of task folders, relative to the run file"
                 raise TrainError(f"`{key}`: there is no folder `{each.folder}`", hint)
     _require_harness(settings.harness)
+    _require_engine(settings.engine)
 
 
 def _no_model(path: Path) -> TrainError:
@@ -128,6 +137,11 @@ def _no_model(path: Path) -> TrainError:
         hub = f"{path.parent.name}/{path.name}"
         hint += f"; of a model on the hub `hf download {hub} --local-dir {path.name}` makes one"
     return TrainError(f"`model`: there is no folder `{path}`", hint)
+
+
+def _require_engine(engine: EngineTable) -> None:
+    if engine.command and shutil.which(engine.command[0], path=engine.env.get("PATH")) is None:
+        raise TrainError(f"`{engine.command[0]}` of `engine.command` is not installed")
 
 
 def _require_harness(harness: HarnessTable) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from gyre.elastic.engines.sglang import Sglang
 from gyre.elastic.engines.transfer import FromDisk, FromMemory
 from gyre.elastic.engines.vllm import ENV, Vllm
 from gyre.proxy.units import seconds_of
-from gyre.trainer.errors import TrainError
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.settings import EngineKind, EngineTable, RunSettings, Transfer
 
@@ -26,16 +24,9 @@ _TEMPLATE = "{chat_template}"
 
 
 def engines_of(settings: RunSettings, folder: LiveFolder) -> list[Engine]:
-    """Of one kind, named `engine-0` and so on.
-
-    Raises:
-        TrainError: what the file says of them does not go together.
-    """
+    """Of one kind, named `engine-0` and so on, as a run file says that makes sense (`sense.py`)."""
     table, options = settings.engine, options_of(settings)
-    if table.transfer is not Transfer.DISK and table.kind is not EngineKind.VLLM:
-        raise TrainError(f"`engine.transfer` is {table.transfer.value}, which only vLLM has")
     if table.kind is EngineKind.EMBEDDED:
-        _refuse_outside(table)
         return [Embedded(_name(number), options, folder.services) for number in range(table.count)]
     sources = _sources(settings, folder)
     if table.kind is EngineKind.VLLM:
@@ -65,15 +56,8 @@ def options_of(settings: RunSettings) -> EngineOptions:
 
 def _sources(settings: RunSettings, folder: LiveFolder) -> Sequence[Launch | str]:
     table = settings.engine
-    if bool(table.urls) == bool(table.command):
-        said = "both `urls` and `command`" if table.urls else "neither `urls` nor `command`"
-        raise TrainError(
-            f"`engine.kind` is {table.kind.value}, and `[engine]` has {said}",
-            "say `engine.urls` of engines that run already, or `engine.command` to start them",
-        )
     if table.urls:
         return table.urls
-    _require_command(settings)
     env = _env(table)
     served = folder.services / SERVED
     words = [_with_template(word, settings.chat_template) for word in table.command]
@@ -86,27 +70,9 @@ def _sources(settings: RunSettings, folder: LiveFolder) -> Sequence[Launch | str
 def _env(table: EngineTable) -> dict[str, str]:
     """What the file says beside what vLLM needs; of two PYTHONPATHs both."""
     ours = ENV if table.kind is EngineKind.VLLM else {}
-    both = {
-        name: f"{ours[name]}{os.pathsep}{table.env[name]}"
-        for name in _PATHS
-        if name in ours and name in table.env
-    }
+    theirs = {name: table.env.get(name) or os.environ.get(name) for name in _PATHS}
+    both = {name: f"{ours[name]}{os.pathsep}{said}" for name, said in theirs.items() if said and name in ours}
     return ours | table.env | both
-
-
-def _require_command(settings: RunSettings) -> None:
-    command = settings.engine.command
-    said = " ".join(command)
-    for place in ("{model}", "{port}"):
-        if place not in said:
-            raise TrainError(f"`engine.command` has no `{place}`", "the run fills it in")
-    if settings.chat_template and _TEMPLATE not in said:
-        raise TrainError(
-            "`chat_template` is set, and `engine.command` has no `{chat_template}`",
-            "give it to the engine, as in --chat-template {chat_template}",
-        )
-    if shutil.which(command[0], path=settings.engine.env.get("PATH")) is None:
-        raise TrainError(f"`{command[0]}` of `engine.command` is not installed")
 
 
 def _with_template(word: str, template: str | None) -> str:
@@ -121,15 +87,6 @@ def _transfer(wanted: Transfer) -> FromDisk | FromMemory:
             return FromMemory("nccl")
         case Transfer.IPC:
             return FromMemory("ipc")
-
-
-def _refuse_outside(table: EngineTable) -> None:
-    for key in ("urls", "command"):
-        if getattr(table, key):
-            raise TrainError(
-                f"`engine.{key}` is not for an embedded engine, which the run starts itself",
-                'say `engine.kind = "vllm"` or `"sglang"`',
-            )
 
 
 def _name(number: int) -> str:

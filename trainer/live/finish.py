@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gyre.trainer.live.trees import store
 from gyre.trainer.update.computing import Stopped
 from gyre.trainer.update.export import export
 from gyre.treebuilder.errors import TreeError
+from gyre.treebuilder.options import Rule
 
 
 def finish(
@@ -41,5 +43,12 @@ def finish(
         store(folder, table, go_on)
     except (LogError, TreeError, OSError) as problem:
         said = problem.message if isinstance(problem, LogError | TreeError) else str(problem)
-        warn(f"trees could not be stored: {said}; `gyre-trees build {folder.logs} -o {folder.trees}` does it")
+        warn(f"trees could not be stored: {said}; `{_by_hand(table, folder)}` does it")
     return folder.final
+
+
+def _by_hand(table: TreeTable, folder: LiveFolder) -> str:
+    """The command that makes the same trees."""
+    how = ["--select", str(table.select), "--seed", str(table.seed)]
+    how += [] if table.select is Rule.ALL else ["--cap", str(table.cap)]
+    return shlex.join(["gyre-trees", "build", str(folder.logs), "-o", str(folder.trees), "--prune", *how])

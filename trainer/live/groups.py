@@ -56,18 +56,8 @@ class BuiltGroup:
     """Unique sampled tokens of trainable calls, of all that count."""
     kept: int = 0
     """Of them trained."""
-    tokens_tree: int = 0
-    tokens_flat: int = 0
-    """Of its paths, each alone."""
-    versions: dict[str, int] = field(default_factory=dict)
-    """Targets by the policy version that they were sampled under; `""` where it is not known."""
     seconds: float = 0.0
     """Of the processor: what else it does is not the work of trees."""
-
-    @property
-    def varies(self) -> bool:
-        """Whether there is anything to learn from it."""
-        return any(tree.advantage for tree in self.trees)
 
 
 def built(finished: Finished, online: OnlineTrees, settings: TrainSettings, sizes: Sizes) -> BuiltGroup:
@@ -168,8 +158,6 @@ class _Group:
         made.scores = [worth for each in counting if (worth := reward(each.summary)) is not None]
         made.sampled = sum(each.tree.targets for each in counting if each.tree is not None)
         made.kept = sum(tree.targets for tree in made.trees)
-        made.tokens_tree = sum(tree.tokens for tree in made.trees)
-        made.versions = versions_of(made.trees)
 
     def require_no_common_lack(self) -> None:
         """One execution may be odd. That all with an answer lack the same shows that the next ones will."""
@@ -194,7 +182,6 @@ class _Group:
         found = self._flaw(one)
         if found is None:
             self.made.trees.append(one.tree)
-            self.made.tokens_flat += sum(path.tokens for path in tree.trajectories)
         return found
 
     def _named(self, why: str, tree: ExecutionTree) -> tuple[str, str]:
@@ -224,18 +211,6 @@ class _Group:
     def _leave_out(self, name: str, why: str, said: str) -> None:
         self.made.left_out[why] = self.made.left_out.get(why, 0) + 1
         self.made.reasons[name] = f"{in_words(why)}: {said}" if said else in_words(why)
-
-
-def versions_of(trees: Iterable[TrainTree]) -> dict[str, int]:
-    """Targets by the version that they were sampled under."""
-    found: Counter[str] = Counter()
-    for node in (node for tree in trees for node in tree.nodes):
-        if node.target is not None:
-            found[""] += len(node.token_ids)
-            for version, start, end in node.target.versions:
-                found[version] += end - start
-                found[""] -= end - start
-    return dict(sorted((+found).items()))
 
 
 _DOCTOR = "`gyre doctor URL` tells what an engine gives, and what helps where that is not enough"

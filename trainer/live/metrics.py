@@ -15,7 +15,6 @@ from typing import Any
 
 from gyre.trainer.live.hooks import Hooks
 from gyre.trainer.live.numbers import batch_numbers, evaluation_numbers, publication_numbers
-from gyre.trainer.live.numbers import evaluations as evaluations
 from gyre.trainer.live.reports import BatchReport, Evaluated, Publication, Trained
 from gyre.trainer.update.folder import LINES, RunFolder
 from gyre.trainer.update.metrics import Pages, line_of, pages, read_lines

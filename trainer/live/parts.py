@@ -8,11 +8,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from gyre.elastic.engines.logprobs import Expected
 from gyre.elastic.engines.tokenizer import ids_of_probe
 from gyre.trainer.live.board import Board
+from gyre.trainer.live.config import public_table
 from gyre.trainer.live.digests import tasks_of
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.hooks import Hooks, hooks, require_trackers
@@ -112,7 +111,7 @@ def _jobs(settings: RunSettings, folder: LiveFolder, confined: bool) -> Jobs:
 
 
 def _hooks(settings: RunSettings, name: str, identity: str, board: Board) -> AbstractContextManager[Hooks]:
-    about = msgspec.to_builtins(settings)
+    about = public_table(settings)
     return hooks(settings.report, name=name, identity=identity, config=about, warn=board.warn)
 
 

@@ -13,7 +13,7 @@ from gyre.proxy.errors import ConfigError
 from gyre.proxy.units import bytes_of, seconds_of
 from gyre.trainer.config import checked, require_finite
 from gyre.trainer.errors import TrainError
-from gyre.trainer.live.settings import EngineKind, EngineTable, HarnessTable, RunSettings, TaskTable
+from gyre.trainer.live.settings import EngineKind, EngineTable, HarnessTable, RunSettings, TaskTable, Transfer
 from gyre.trainer.tables import joined
 from gyre.treebuilder.options import CAP, Rule
 
@@ -103,6 +103,15 @@ def _engine(engine: EngineTable) -> None:
     if len(set(engine.urls)) < len(engine.urls):
         raise TrainError("`engine.urls` names an engine twice")
     _names("engine.env", engine.env)
+    _transfer(engine)
+
+
+def _transfer(engine: EngineTable) -> None:
+    if engine.transfer is not Transfer.DISK and engine.kind is not EngineKind.VLLM:
+        raise TrainError(
+            f"`engine.transfer` is `{engine.transfer}`, and `engine.kind` is `{engine.kind}`",
+            "only vLLM takes weights through memory: leave it out",
+        )
 
 
 def _embedded(engine: EngineTable) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gyre.elastic.engine.settings import Device, Dtype
 from gyre.trainer.config import load_config
 from gyre.trainer.errors import TrainError
-from gyre.trainer.live.config import load_run, require_files, run_toml
+from gyre.trainer.live.config import load_run, public_table, require_files, run_table, run_toml
 from gyre.trainer.live.options import options_of
 from gyre.trainer.live.settings import (
     EngineKind,
@@ -173,6 +173,10 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
         ("[engine]\nkind = 'vllm'", "nothing says where it is | `urls = "),
         ("[engine]\nkind = 'sglang'\ncommand = ['x', '{port}']", "`engine.command` has no `{model}`"),
         ("[engine]\nkind = 'vllm'\nurls = ['http://a']\ncommand = ['b']", "are both set"),
+        (
+            "[engine]\ntransfer = 'nccl'",
+            "`engine.kind` is `embedded` | only vLLM takes weights through memory",
+        ),
         ("[engine]\nkind = 'vllm'\nurls = ['http://a']\ncount = 2", "`engine.count` is for engines that are"),
         ("[engine]\nkind = 'vllm'\nurls = ['http://a']\nslots = 2", "`engine.slots` is for the embedded"),
         ("[engine]\nkind = 'vllm'\nurls = ['localhost:8000']", "`localhost:8000` is no URL"),
@@ -238,8 +242,17 @@ def test_what_a_run_reads_and_starts_has_to_be_there(tmp_path: Path) -> None:
     assert "there is no file" in told(text(top="chat_template = 'a.jinja'"))
     assert "`evaluation.tasks`: there is no folder" in told(text("[[evaluation.tasks]]\nfolder = 'b'"))
     assert "`no-such-program` is not installed" in told(text().replace("python3", "no-such-program"))
+    engine = "\n[engine]\nkind = 'vllm'\ncommand = ['no-such-engine', '{model}', '{port}']\n"
+    assert "`no-such-engine` of `engine.command` is not installed" in told(text() + engine)
     absent = '[harness]\npreset = "codex"\nprogram = "./codex"'
     assert "install it: npm i -g" in told(text().replace("[harness]", absent))
+
+
+def test_values_of_variables_are_not_for_everybody(tmp_path: Path) -> None:
+    settings = load(tmp_path, text().replace("[harness]", "[harness]\nenv = { KEY = 'hunter2' }"))
+    table = public_table(settings)
+    assert table["harness"]["env"] == ["KEY"] and table["rollout"]["batches"]
+    assert "hunter2" not in str(table) and "hunter2" in str(run_table(settings))
 
 
 def test_no_tasks_at_all(tmp_path: Path) -> None:

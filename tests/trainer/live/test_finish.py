@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
+from gyre.cli.trees import main
 from gyre.trainer.live.finish import finish
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.settings import TreeTable
@@ -49,6 +51,13 @@ def test_it_can_be_stopped_while_trees_are_built_and_done_again(folder: LiveFold
 def test_trees_that_cannot_be_stored_cost_no_model(folder: LiveFolder) -> None:
     folder.trees.write_text("no folder")
     told: list[str] = []
-    assert finish(TreeTable(), folder, folder.root / "checkpoint", warn=told.append) == folder.final
-    assert whole(folder)
-    assert len(told) == 1 and f"`gyre-trees build {folder.logs} -o {folder.trees}`" in told[0]
+    table = TreeTable(cap=3, seed=7)
+    assert finish(table, folder, folder.root / "checkpoint", warn=told.append) == folder.final
+    assert whole(folder) and len(told) == 1
+    folder.trees.unlink()
+    command = shlex.split(told[0].split("`")[-2])
+    assert command[0] == "gyre-trees"
+    with pytest.raises(SystemExit, match="0"):
+        main(command[1:])
+    stored = read_trees(folder.trees)
+    assert len(stored.executions()) == 3 and (stored.options.cap, stored.options.seed) == (3, 7)

@@ -19,9 +19,7 @@ from gyre.elastic.engines import connection, pulse
 from gyre.elastic.engines.connection import Connection
 from gyre.elastic.engines.logprobs import Expected
 from gyre.proxy.errors import EngineError, GyreError
-from gyre.trainer.errors import TrainError
 from gyre.trainer.live.deaths import LIMIT, WINDOW_S, Deaths
-from gyre.trainer.live.engines import engines_of
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.services import Services
 from gyre.trainer.live.settings import (
@@ -32,7 +30,6 @@ from gyre.trainer.live.settings import (
     RolloutTable,
     RunSettings,
     TaskTable,
-    Transfer,
 )
 from tests.elastic.program import MODELS
 from tests.elastic.server import SglangControl, VllmControl
@@ -298,25 +295,6 @@ def test_nothing_outlives_the_run(tmp_path: Path) -> None:
         assert len(children) >= 4  # engine and proxy, and a supervisor of each
         parent.kill()
         assert psutil.wait_procs(children, 30)[1] == []
-
-
-def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
-    def refused(table: EngineTable, **more: Any) -> str:
-        with pytest.raises(TrainError) as caught:
-            engines_of(settings(table, **more), LiveFolder(tmp_path))
-        return f"{caught.value.message} ({caught.value.hint})"
-
-    vllm = EngineKind.VLLM
-    assert "neither `urls` nor `command`" in refused(EngineTable(kind=vllm))
-    both = EngineTable(kind=vllm, urls=("http://a",), command=COMMAND)
-    assert "both `urls` and `command`" in refused(both)
-    assert "no `{port}`" in refused(EngineTable(kind=vllm, command=("vllm", "serve", "{model}")))
-    assert "`no-such` of `engine.command` is not installed" in refused(
-        EngineTable(kind=vllm, command=("no-such", "{model}", "{port}"))
-    )
-    assert "`engine.urls` is not for an embedded engine" in refused(EngineTable(urls=("http://a",)))
-    assert "which only vLLM has" in refused(EngineTable(transfer=Transfer.NCCL))
-    assert "{chat_template}" in refused(EngineTable(kind=vllm, command=COMMAND), chat_template="t.jinja")
 
 
 def test_deaths_are_too_many_only_within_a_short_time() -> None:
