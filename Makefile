@@ -66,4 +66,4 @@ bench: .venv/.dev-stamp .venv/.demo-stamp
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv .harness build *.egg-info demo-logs demo-trees demo-run out
+	rm -rf .venv .harness build *.egg-info demo-logs demo-trees demo-run out examples/*/runs examples/*/out

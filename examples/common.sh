@@ -1,4 +1,5 @@
-# What the examples have in common; each run.sh reads it first. What they make lies in out/EXAMPLE.
+# What the examples have in common; each run.sh reads it first. What they make lies in out/EXAMPLE, and what
+# `gyre train RUN.toml` makes in runs/RUN beside that file.
 #
 #     ENGINE        URL of your engine: vLLM, SGLang, llama.cpp. Without it each example brings one.
 #     ENGINE_MODEL  the model to ask for, where the engine has several.
@@ -24,6 +25,17 @@ needs() { # PROGRAM COMMAND: the script ends here where PROGRAM is missing, and 
 show() { # COMMAND...: prints it, and runs it
     printf '\n$ %s\n' "$*"
     "$@"
+}
+
+needs_torch() {
+    python3 -c "import torch, tensorboard" 2> /dev/null || needs torch "make demo, or pip install -e '.[train]'"
+}
+
+learn() { # FOLDER/NAME.toml: trains as it says, into FOLDER/runs/NAME, or goes on there
+    made=${1%/*}/runs/${1##*/}
+    again=
+    [ ! -e "${made%.toml}/run.json" ] || again=--resume
+    show gyre train "$1" $again
 }
 
 serve() { # COMMAND...: starts an engine that prints its URL and ends with the script

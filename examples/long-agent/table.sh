@@ -5,18 +5,17 @@
 #     sh examples/long-agent/table.sh
 
 . "$(dirname "$0")/../common.sh"
-python3 -c "import torch, tensorboard" 2> /dev/null || needs torch "make test, or pip install -e '.[train]'"
+needs_torch
 
 [ -e "$out/tasks" ] || show python3 "$example/tasks.py" --out "$out/tasks"
 
-if [ ! -e "$out/logs" ]; then
-    mkdir -p "$out/recorded"
-    for list in 00 01 02 03 04 05 06 07; do cp -r "$out/tasks/train/list-$list" "$out/recorded"; done
-    serve gyre engine --model "$example/small" --threads 1 --json
-    show gyre run --tasks "$out/recorded" --n 8 --jobs 4 --upstream "$ENGINE" --logs "$out/logs" --runs "$out/runs" \
-        -- python3 "$example/agent.py" "{model}" "{instruction}" --limit 1250
-    kill $!
-    wait $! || :
-fi
+# Of what is there already nothing is recorded again.
+mkdir -p "$out/recorded"
+for list in 00 01 02 03 04 05 06 07; do cp -r "$out/tasks/train/list-$list" "$out/recorded"; done
+serve gyre engine --model "$example/small" --threads 1 --json
+show gyre run --tasks "$out/recorded" --n 8 --jobs 4 --upstream "$ENGINE" --logs "$out/logs" --runs "$out/runs" \
+    -- python3 "$example/agent.py" "{model}" "{instruction}" --limit 1250
+kill $!
+wait $! || :
 
 show python3 "$example/table.py" "$out/logs" --model "$example/small" --tasks "$out/tasks/held-out" --out "$out/table"

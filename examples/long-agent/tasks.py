@@ -1,6 +1,6 @@
 """Writes the tasks of this example as Harbor folders: lists to train on, and others to be judged by.
 
-python make_tasks.py FOLDER
+python tasks.py [--out FOLDER]
 """
 
 from __future__ import annotations

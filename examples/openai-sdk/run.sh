@@ -5,7 +5,7 @@
 #     ENGINE=http://localhost:8000 sh examples/openai-sdk/run.sh     # yours
 
 . "$(dirname "$0")/../common.sh"
-python3 -c "import openai" || exit 1 # pip install openai
+python3 -c "import openai" 2> /dev/null || needs openai "make demo, or pip install openai"
 
 limits=
 if [ -z "${ENGINE:-}" ]; then

@@ -3,13 +3,11 @@
 #
 #     sh examples/quickstart/run.sh [tiny|smollm2|smollm2-copy]
 #
-# Started again after Ctrl-C it goes on where it was.
+# Started again after Ctrl-C it goes on where it was; to begin anew remove examples/quickstart/runs/tiny.
 
 . "$(dirname "$0")/../common.sh"
-python3 -c "import torch, tensorboard" 2> /dev/null || needs torch "make test, or pip install -e '.[train]'"
+needs_torch
 
 kind=${1:-tiny}
 show python3 "$example/tasks.py" "$kind"
-again=
-[ ! -e "$example/runs/$kind/run.json" ] || again=--resume
-show gyre train "$example/$kind.toml" $again
+learn "$example/$kind.toml"

@@ -5,7 +5,7 @@
 #     sh examples/train/run.sh
 
 . "$(dirname "$0")/../common.sh"
-python3 -c "import torch, tensorboard" 2> /dev/null || needs torch "make test, or pip install -e '.[train]'"
+needs_torch
 
 work() { # FOLDER ARGUMENTS...: 24 executions of each task with the engine that runs
     folder=$1
