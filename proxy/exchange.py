@@ -8,7 +8,6 @@ the record.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
 import time
@@ -21,6 +20,7 @@ import msgspec
 import xxhash
 
 from gyre.proxy import allowance, answer, outcome
+from gyre.proxy.access import require_access
 from gyre.proxy.attempts import attempts
 from gyre.proxy.body import ClientLeft, decoded, read_body, too_large
 from gyre.proxy.calls import Identity, Outcome, Phase, Wire
@@ -34,11 +34,10 @@ from gyre.proxy.capture.splice import parse_object
 from gyre.proxy.clock import CallClock
 from gyre.proxy.errors import RequestError
 from gyre.proxy.executions import ExecutionState
-from gyre.proxy.identity import BODY_HINTS, api_key, execution_key, identify, split_path
+from gyre.proxy.identity import BODY_HINTS, identify, split_path
 from gyre.proxy.log.record.attempt import Attempt, Call
 from gyre.proxy.replay import Stored
 from gyre.proxy.replies import body_of, client_status, error_in
-from gyre.proxy.steering import steers
 from gyre.proxy.wires import known
 
 if TYPE_CHECKING:
@@ -181,19 +180,7 @@ class Exchange:
             raise RequestError(
                 "this proxy speaks HTTP, not WebSocket", status=426, code="websocket_unsupported"
             )
-        token = self.relay.token
-        if token is not None:
-            shown = self.headers.get("x-gyre-token") or api_key(self.headers) or ""
-            own = execution_key(self.call.identity.execution_id, token)
-            if not any(hmac.compare_digest(shown.encode(), known.encode()) for known in (token, own)):
-                raise RequestError("the proxy's token is missing or wrong", status=401, code="invalid_token")
-        if self.call.wire == Wire.OPAQUE and steers(self.call.method, self.call.path):
-            raise RequestError(
-                "this proxy does not pass routes that steer an engine",
-                status=403,
-                code="steering_route",
-                hint="ask the engine itself",
-            )
+        require_access(self.call, self.headers, self.relay.token)
         if self.worker.stopping:
             raise RequestError("the proxy is shutting down", status=503, code="shutting_down")
         if problem := self.worker.recorder.problem:

@@ -29,7 +29,7 @@ UNLESS_READ = frozenset(
     ("slots", "slots/*", "lora-adapters", "props", "models/load", "models/unload", "adapters", "adapters/*")
 )
 """Reading them is harmless; `*` is one name."""
-_READS = ("GET", "HEAD")
+READS = ("GET", "HEAD")
 
 
 def steers(method: str, path: str) -> bool:
@@ -42,4 +42,4 @@ def steers(method: str, path: str) -> bool:
     parts = [part for part in posixpath.normpath(path.strip()).casefold().split("/") if part]
     tails = [parts[1:]] if parts[:1] == ["v1"] else [parts[-1:], parts[-2:]]
     routes = {"/".join(tail) for tail in tails} | {f"{tail[0]}/*" for tail in tails if len(tail) == 2}
-    return bool(routes & ALWAYS or (method not in _READS and routes & UNLESS_READ))
+    return bool(routes & ALWAYS or (method not in READS and routes & UNLESS_READ))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from gyre.proxy.identity import execution_key
+from gyre.proxy.log.live import TOKEN_ENV
 from gyre.proxy.steering import ALWAYS, UNLESS_READ, steers
 from tests.engines.fake import FakeEngine
 from tests.engines.routes import Kind
@@ -53,10 +56,23 @@ OTHERS = [
 ]
 
 
-def send(proxy: RunningProxy, method: str, path: str) -> tuple[int, bytes]:
+TOKEN = "t0ken"
+KEY = execution_key("e1", TOKEN)
+SAMPLING = [
+    ("POST", "/x/e1/generate"),
+    ("PUT", "/x/e1/generate"),
+    ("POST", "/x/e1/v1/generate?stream=true"),
+    ("POST", "/x/e1/completion"),
+    ("POST", "/x/e1/inference/v1/generate"),
+    ("POST", "/x/e1/v1/embeddings"),
+    ("POST", "/generate"),
+]
+
+
+def send(proxy: RunningProxy, method: str, path: str, *headers: str) -> tuple[int, bytes]:
     """As it is written: HTTP libraries would tidy the path up."""
     with connection(proxy.url) as sock:
-        sock.sendall(head(method, path, "content-length: 2", "connection: close") + b"{}")
+        sock.sendall(head(method, path, "content-length: 2", "connection: close", *headers) + b"{}")
         return answer(sock)
 
 
@@ -79,6 +95,39 @@ def test_every_other_path_still_reaches_the_engine(tmp_path: Path) -> None:
         reached = [(request.method, request.path) for request in engine.requests[before:]]
     assert reached == OTHERS
     assert 403 not in statuses
+
+
+def test_the_key_of_an_execution_opens_no_way_to_sample_that_is_not_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_ENV, TOKEN)
+    with FakeEngine(kind="sglang") as engine, RunningProxy(tmp_path, engine) as proxy:
+        before = len(engine.requests)
+        answers = [send(proxy, *request, f"authorization: Bearer {KEY}") for request in SAMPLING]
+        rows = proxy.rows(len(SAMPLING))
+        assert engine.requests[before:] == []
+        for method, path in (("GET", "/x/e1/v1/models"), ("GET", "/x/e1/get_model_info")):
+            assert send(proxy, method, path, f"x-api-key: {KEY}")[0] not in (401, 403)
+        assert proxy.chat("e1", headers={"authorization": f"Bearer {KEY}"}).status_code == 200
+        assert send(proxy, "POST", "/x/e1/pause", f"x-api-key: {KEY}")[1].count(b"steering_route") == 1
+    assert [status for status, _ in answers] == [403] * len(SAMPLING)
+    assert {row.outcome for row in rows} == {"rejected"}
+    for _, body in answers:
+        error = json.loads(body.partition(b"\r\n\r\n")[2] or body)["error"]
+        assert error["code"] == "unknown_route" and "`chat/completions`" in error["message"]
+
+
+def test_the_token_opens_them_and_without_a_token_so_does_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeEngine() as engine, RunningProxy(tmp_path / "a", engine) as proxy:
+        shown = f"authorization: Bearer {execution_key('e1', None)}"
+        assert 403 not in [send(proxy, *request, shown)[0] for request in SAMPLING]
+    monkeypatch.setenv(TOKEN_ENV, TOKEN)
+    with FakeEngine() as engine, RunningProxy(tmp_path / "b", engine) as proxy:
+        before = len(engine.requests)
+        statuses = [send(proxy, *request, f"x-gyre-token: {TOKEN}")[0] for request in SAMPLING]
+        assert len(engine.requests) - before == len(SAMPLING) and not {401, 403} & set(statuses)
 
 
 def test_the_documentation_lists_the_routes() -> None:
