@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gyre.elastic.process.left import read_end
+
 _TAIL = 8192
 _LINE = 300
 
@@ -11,9 +13,7 @@ _LINE = 300
 def last_lines(path: Path, count: int) -> list[str]:
     """Its last lines that are not blank, each cut to a readable length; none where it cannot be read."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
-            text = file.read().decode(errors="replace")
+        text = (read_end(path, _TAIL) or b"").decode(errors="replace")
     except OSError:
         return []
     lines = ("".join(c for c in line if c.isprintable()).strip() for line in text.splitlines())

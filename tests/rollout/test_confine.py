@@ -78,6 +78,15 @@ def test_the_inner_folder_counts(tmp_path: Path) -> None:
     assert argv[0] == "bwrap" and argv[-6:] == ["--chdir", str(work), "--", "agent", "--", "-x"]
 
 
+def test_shared_memory_lies_in_its_own_folder_and_devices_are_not_written(tmp_path: Path) -> None:
+    work, temporary = folders(tmp_path, "work", "t")
+    argv = confined(["agent"], Cage(workdir=work, writable=[work], temporary=temporary))
+    shared = argv.index("/dev/shm")
+    assert argv[shared - 2 : shared] == ["--bind", str(temporary)]
+    remounted = [number for number, word in enumerate(argv) if word == "--remount-ro"]
+    assert [argv[number + 1] for number in remounted].count("/dev") == 1
+
+
 def test_it_has_no_powers_and_ends_with_us(tmp_path: Path) -> None:
     argv = confined(["agent"], Cage(workdir=tmp_path, writable=[tmp_path], temporary=tmp_path))
     for word in ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session"):
@@ -350,6 +359,58 @@ def test_the_token_of_the_proxy_is_not_for_scorers(tmp_path: Path, monkeypatch: 
     assert state.score == 1
 
 
+DEVICES = """
+call()
+def tried(name):
+    try:
+        write(name, "1")
+        return "written"
+    except OSError as problem:
+        return type(problem).__name__
+import multiprocessing
+multiprocessing.Lock()
+print(tried("/dev/mine"), tried("/dev/null"), tried("/dev/shm/mine"), tried("/tmp/other"))
+for name in "abc":
+    write("/dev/shm/" + name, "x" * (1 << 20))
+time.sleep(SECONDS)
+"""
+
+
+def test_devices_are_not_written_and_shared_memory_is_counted(stage: Stage) -> None:
+    if not confine_or_refused():
+        return
+    state = stage.run(stage.agent(DEVICES.replace("SECONDS", "0")), confined=True)
+    said = Path(state.stdout).read_text()
+    assert (state.outcome, said) == ("completed", "OSError written written written\n")
+    agent = stage.agent(DEVICES.replace("SECONDS", "1000"))
+    state = stage.run(agent, name="e2", confined=True, workspace_limit=2 << 20)
+    assert state.outcome == "failed" and state.reason.startswith("its files took 3")
+    assert not Path("/dev/shm/mine").exists()
+
+
+def test_a_confined_scorer_replaces_nothing_of_what_it_is_seen_to_say(stage: Stage, tmp_path: Path) -> None:
+    if not confine_or_refused():
+        return
+    tests = """#!/bin/sh
+tried() { "$@" 2> /dev/null && echo "$*"; }
+cd "$GYRE_WORKSPACE/.."
+tried rm stdout.txt
+tried mkfifo stderr.txt
+tried rmdir rewards
+tried mv rewards workspace
+tried touch mine
+touch workspace/mine rewards/mine tests/mine "$HOME/mine" || exit 1
+echo 1 > rewards/reward.txt
+"""
+    files = {"task.toml": "", "instruction.md": "x", "tests/test.sh": tests}
+    task = load_task(write_task(tmp_path / "tasks" / "lamp", files))
+    options = stage.options(stage.agent("call()"), confined=True)
+    state = run_execution(Job("e1", task), options, stage.record, stage.stop)
+    folder = stage.runs / "e1" / "scorer" / "try-1"
+    assert (state.score, (folder / "stdout.txt").read_text()) == (1, "")
+    assert sorted(path.name for path in folder.iterdir()) == ["rewards", "stderr.txt", "stdout.txt"]
+
+
 # Limits, with it or without.
 
 
@@ -365,6 +426,17 @@ def test_processes_are_counted(stage: Stage) -> None:
     state = stage.run(stage.agent(agent), processes=10)
     assert (state.outcome, state.reason) == ("failed", "it had more than 10 processes")
     assert alive(str(stage.folder / "agent.py")) == []
+
+
+def test_the_processes_of_bubblewrap_are_not_counted(stage: Stage) -> None:
+    if not confine_or_refused():
+        return
+    agent = "call()\nfor _ in range(MANY): subprocess.Popen(['sleep', '1000'])\ntime.sleep(SECONDS)"
+    few = stage.agent(agent.replace("MANY", "2").replace("SECONDS", "2.5"))
+    assert stage.run(few, confined=True, processes=3).outcome == "completed"
+    many = stage.agent(agent.replace("MANY", "3").replace("SECONDS", "1000"))
+    state = stage.run(many, name="e2", confined=True, processes=3)
+    assert (state.outcome, state.reason) == ("failed", "it had more than 3 processes")
 
 
 def test_no_core_is_left(stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,12 @@ def test_last_words_are_the_last_line_that_can_be_read(tmp_path: Path) -> None:
     second.write_text("y" * 9000)
     assert last_words(second) == "y" * 200
     assert last_words(first) == ""
+
+
+def test_of_a_pipe_or_a_link_in_their_place_there_are_no_last_words(tmp_path: Path) -> None:
+    pipe, link, plain = tmp_path / "pipe", tmp_path / "link", tmp_path / "plain"
+    os.mkfifo(pipe)
+    plain.write_text("said\n")
+    link.symlink_to(plain)
+    assert last_words(pipe, link) == ""
+    assert last_words(pipe, plain) == "said"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from gyre.proxy.executions import ExecutionOutcome
+from gyre.trainer.rollout.room import LEAST, RoomError
 from gyre.trainer.rollout.score import Command, TaskTests, Verdict, own_scorer, run_scorer
 from gyre.trainer.rollout.task import load_task
 from tests.proxy.processes import wait_for
@@ -124,6 +127,83 @@ def test_rewards_that_say_nothing(work: Path, tmp_path: Path, file: str, written
 
 def test_a_reward_that_is_a_pipe_is_not_waited_for(work: Path) -> None:
     assert failure(command('mkfifo "$GYRE_REWARD_DIR/reward.txt"', work)).endswith("wrote no reward")
+
+
+@pytest.mark.parametrize("name", ["stdout.txt", "stderr.txt"])
+@pytest.mark.parametrize("replace", ["mkfifo", "ln -s ../../secret"])
+def test_outputs_that_are_replaced_are_neither_followed_nor_waited_for(
+    work: Path, tmp_path: Path, name: str, replace: str
+) -> None:
+    (tmp_path / "secret").write_text("0.75\n")
+    assert failure(command(f"cd ..; rm {name}; {replace} {name}; kill -9 $$", work)) == (
+        "the scorer failed: signal 9"
+    )
+    said = failure(command(f"cd ..; rm {name}; {replace} {name}", work))
+    assert said == "the scorer printed no number and wrote no reward"
+
+
+def test_rewards_of_somebody_else_are_not_its_own(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "reward.txt").write_text("1\n")
+    script = f'rmdir "$GYRE_REWARD_DIR"; ln -s {tmp_path}/other "$GYRE_REWARD_DIR"'
+    assert failure(command(script, work)) == "in the place of the folder for rewards is a link"
+    script = f'ln -s {tmp_path}/other/reward.txt "$GYRE_REWARD_DIR/reward.txt"'
+    assert failure(command(script, work)).endswith("wrote no reward")
+
+
+def test_a_reward_that_is_too_large_is_not_read(work: Path) -> None:
+    script = 'cd "$GYRE_REWARD_DIR"; truncate -s 64M reward.json'
+    assert failure(command(script, work)) == "`reward.json` is larger than 1.91 MB"
+
+
+def test_a_disk_without_room_for_the_copy_is_no_failure_of_the_scorer(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "large").write_bytes(b"x" * (1 << 20))
+    free = SimpleNamespace(f_bavail=LEAST + (1 << 20) - 1, f_frsize=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda _: free)
+        with pytest.raises(RoomError, match="101 MB have to be"):
+            command("echo 1", work)
+        (work / "large").unlink()
+        assert command("echo 1", work).score == 1
+
+
+def test_a_disk_that_is_full_after_the_scorer_says_that_its_score_means_nothing(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [SimpleNamespace(f_bavail=room, f_frsize=1) for room in (LEAST - 1, 2 * LEAST)]
+    monkeypatch.setattr(os, "statvfs", lambda _: free.pop())
+    with pytest.raises(RoomError, match="the disk is full"):
+        command("echo 1", work)
+    assert not (work.parent / "logs" / "try-1" / "workspace").exists()
+
+
+def test_a_copy_that_finds_the_disk_full_is_not_judged(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space left"):
+        command("echo 1", work)
+
+
+def test_what_is_copied_when_the_run_is_stopped_is_not_judged(work: Path, tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    verdict = run_scorer(Command(f"touch {tmp_path}/ran; echo 1"), work, tmp_path / "logs", 20, stop=stop)
+    assert (verdict.score, verdict.outcome, verdict.reason) == (None, None, "the scorer was stopped")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_memory_and_processes_of_a_scorer_are_limited(work: Path) -> None:
+    logs = work.parent / "logs"
+    verdict = run_scorer(Command("ulimit -v"), work, logs, 20, memory=1 << 30)
+    assert verdict.score == 1 << 20
+    crowd = Command("trap 'exit 1' TERM; for one in 1 2 3 4; do sleep 300 & done; echo 1; wait")
+    verdict = run_scorer(crowd, work, logs, 200, 1, processes=3)
+    assert failure(verdict) == "the scorer had more than 3 processes"
+    assert not verdict.looked
 
 
 def test_what_a_task_tests_find(work: Path) -> None:

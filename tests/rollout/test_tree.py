@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gyre.trainer.rollout.place import bytes_below
 from gyre.trainer.rollout.tree import copy_files, copy_tree, has_files, remove_tree
 
 LONG = "d" * 200
@@ -91,6 +93,53 @@ def test_folders_that_are_left_out_also_by_a_link(source: Path, tmp_path: Path) 
 def test_a_folder_copied_into_itself_ends(source: Path) -> None:
     assert copy_tree(source, source / "a" / "copy") == 0
     assert not (source / "a" / "copy" / "a" / "copy").exists()
+
+
+def test_holes_stay_holes(tmp_path: Path) -> None:
+    work, copy = tmp_path / "work", tmp_path / "copy"
+    work.mkdir()
+    texts = {0: b"first", 5 << 23: b"middle", 9 << 23: b"last"}
+    with (work / "sparse").open("wb") as file:
+        for place, text in texts.items():
+            file.seek(place)
+            file.write(text)
+        file.truncate(10 << 23)
+    (work / "hole").touch()
+    os.truncate(work / "hole", 1 << 26)
+    assert copy_tree(work, copy) == 0
+    assert [(copy / name).stat().st_size for name in ("sparse", "hole")] == [10 << 23, 1 << 26]
+    assert bytes_below(copy) < 1 << 20
+    with (copy / "sparse").open("rb") as file:
+        for place, text in texts.items():
+            file.seek(place)
+            assert file.read(len(text) + 1) == text + b"\0"
+
+
+def test_a_file_by_several_names_takes_its_room_once(tmp_path: Path) -> None:
+    work, copy = tmp_path / "work", tmp_path / "copy"
+    (work / "a").mkdir(parents=True)
+    (work / "a" / "one").write_bytes(b"x" * (1 << 20))
+    for name in ("two", "a/three"):
+        os.link(work / "a" / "one", work / name)
+    assert copy_tree(work, copy) == 0
+    assert {path.read_bytes() for path in copy.rglob("*") if path.is_file()} == {b"x" * (1 << 20)}
+    assert bytes_below(copy) < 2 << 20
+    copy_files(work, tmp_path / "task")
+    assert (tmp_path / "task" / "two").stat().st_nlink == 1
+
+
+def test_a_full_disk_is_no_file_that_could_not_be_copied(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "copy" / "a" / "b" / "file").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        copy_tree(source, tmp_path / "copy")
+
+
+def test_a_copy_ends_when_it_shall(source: Path, tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    assert copy_tree(source, tmp_path / "copy", stop) == 0
+    assert not has_files(tmp_path / "copy")
 
 
 def test_what_is_too_deep_for_a_path_is_counted(deep: Path, tmp_path: Path) -> None:

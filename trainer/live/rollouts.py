@@ -229,10 +229,11 @@ class Rollouts:
     def _with_room(self, job: Job, options: Options) -> State:
         folders = [options.runs, Path(tempfile.gettempdir())]
         require_room(*folders)
-        state = run_execution(job, options, self._record, self._stop)
         try:
+            state = run_execution(job, options, self._record, self._stop)
             require_room(*folders)
         except RoomError:
+            # Whoever found it out: its harness may have worked without room before.
             _void(options.runs / job.name)
             raise
         return state

@@ -1,8 +1,8 @@
 """Harnesses and scorers under bubblewrap: they see this machine and change nothing but their folders.
 
     the whole file system      to be read only
-    /tmp                       a folder of the execution's own
-    /dev, /proc, /run          its own; processes, IPC and host name as well
+    /tmp, /dev/shm             a folder of the execution's own, which is both
+    /dev, /proc, /run          its own, and read only; processes, IPC and host name as well
     the user's home, the run   hidden, but for what it takes to run the program
     workspace, home            to be written
 
@@ -24,13 +24,17 @@ from gyre.proxy.errors import GyreError
 from gyre.trainer.rollout.judge import last_line
 
 PROGRAM = "bwrap"
-TEMPORARY = Path("/tmp")
+TEMPORARY, SHARED = Path("/tmp"), Path("/dev/shm")
+OWN_PROCESSES = 2
+"""Of bubblewrap itself: one waits outside, one is the first process inside."""
 _PROBE_S = 20.0
 _BASE = (
     *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session"),
     # Root would keep its powers, and could mount the world anew.
     *("--cap-drop", "ALL"),
     *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
+    # It lies in memory that nobody counts.
+    *("--remount-ro", "/dev"),
     # Switches of the kernel; where bubblewrap leaves them open to root.
     *("--ro-bind-try", "/proc/sys", "/proc/sys"),
     *("--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger"),
@@ -51,7 +55,7 @@ class Cage:
     workdir: Path
     writable: Sequence[Path]
     temporary: Path
-    """What it finds at `/tmp`."""
+    """What it finds at `/tmp`, and at `/dev/shm`: shared memory is counted as files are."""
     hidden: Sequence[Path] = ()
     readable: Sequence[Path] = ()
     """Though they lie in what is hidden."""
@@ -75,7 +79,8 @@ _FLAGS = {_READABLE: "--ro-bind-try", _WRITABLE: "--bind"}
 
 def _mounts(cage: Cage) -> Iterator[tuple[int, int, str, str]]:
     """(depth, kind, source, target); sorted, what lies in another stands after it."""
-    yield len(TEMPORARY.parts), _WRITABLE, str(cage.temporary), str(TEMPORARY)
+    for path in (TEMPORARY, SHARED):
+        yield len(path.parts), _WRITABLE, str(cage.temporary), str(path)
     hidden = [*_EMPTY, *(real(path) for path in cage.hidden)]
     for path in dict.fromkeys(hidden):
         if path.is_dir() and path != Path("/"):
@@ -83,9 +88,15 @@ def _mounts(cage: Cage) -> Iterator[tuple[int, int, str, str]]:
     for kind, paths in ((_READABLE, [*cage.readable, _RESOLVER]), (_WRITABLE, cage.writable)):
         for path in dict.fromkeys(map(real, paths)):
             # What is hidden as a whole stays so, whoever names it.
-            shows = path not in hidden and any(path.is_relative_to(each) for each in (*hidden, TEMPORARY))
+            covered = any(path.is_relative_to(each) for each in (*hidden, TEMPORARY, SHARED))
+            shows = covered and path not in hidden
             if kind == _WRITABLE or shows:
                 yield len(path.parts), kind, str(path), str(path)
+
+
+def process_limit(most: int, wrapped: bool) -> int:
+    """For whoever counts all processes, where the program may have so many; 0: any."""
+    return most + OWN_PROCESSES if most and wrapped else most
 
 
 def real(path: Path) -> Path:

@@ -22,7 +22,7 @@ import msgspec
 from gyre.proxy.errors import GyreError
 from gyre.proxy.executions import ExecutionOutcome
 from gyre.proxy.log.findings import Finding, error, note
-from gyre.trainer.rollout.score import rewards_of, score_of
+from gyre.trainer.rollout.rewards import rewards_of, score_of
 
 RESULT, CONFIG = "result.json", "config.json"
 _VERIFIER_ERRORS = (

@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from gyre.elastic.process.left import read_end
 from gyre.elastic.process.supervised import Report
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.trainer.rollout.record import Calls
@@ -102,9 +103,9 @@ def last_line(text: str) -> str:
 
 def _tail(path: Path, secrets: Secrets) -> str:
     """Its end. Where the beginning is left out, no half of a secret stands at the cut."""
-    most = secrets.longest + 3  # letters, and what is left of a cut one
-    with path.open("rb") as file:
-        begin = max(0, path.stat().st_size - _TAIL - 4 * most)
-        file.seek(begin)
-        text = file.read().decode(errors="replace")
-    return secrets.hide(text)[most if begin else 0 :]
+    cut = secrets.longest + 3  # letters, and what is left of a cut one
+    most = _TAIL + 4 * cut
+    # One more tells whether that is all of it.
+    data = read_end(path, most + 1) or b""
+    text = secrets.hide(data[-most:].decode(errors="replace"))
+    return text[cut:] if len(data) > most else text

@@ -19,19 +19,22 @@ class RoomError(PlaceError):
     """The disk is full."""
 
 
-def require_room(*folders: Path) -> None:
-    """Raises RoomError where less than `LEAST` is free for one of them."""
+def require_room(*folders: Path, beside: int = 0) -> None:
+    """Raises RoomError where less than `LEAST` is free for one of them, `beside` what it is to hold."""
     for folder in folders:
         place = folder if folder.exists() else folder.parent
         found = os.statvfs(place)
         free = found.f_bavail * found.f_frsize
-        if free < LEAST:
-            text = f"the disk is full: for `{folder}` {size(free)} are left, and {size(LEAST)} have to be"
+        if free < LEAST + beside:
+            wanted = size(LEAST + beside)
+            text = f"the disk is full: for `{folder}` {size(free)} are left, and {wanted} have to be"
             raise RoomError(text, _HINT)
 
 
 def is_full(problem: Exception) -> bool:
-    return isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
+    """Whether it says that the disk is full."""
+    said = isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
+    return said or isinstance(problem, RoomError)
 
 
 @contextmanager
@@ -39,6 +42,8 @@ def full_is_told() -> Iterator[None]:
     """RoomError for what the system says of a disk that is full."""
     try:
         yield
+    except RoomError:
+        raise
     except OSError as problem:
         if not is_full(problem):
             raise

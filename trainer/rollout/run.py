@@ -263,6 +263,8 @@ class _Execution:
             stop=self.stop,
             secrets=self.secrets,
             cage=self._scorer_cage if self.options.confined else None,
+            memory=self.options.memory,
+            processes=self.options.processes,
         )
         if verdict.score is not None or verdict.outcome is not None:
             self._scored(judged(verdict, place.workspace))

@@ -12,10 +12,7 @@ As in Harbor, `reward.json` outweighs `reward.txt`, and the exit code of `test.s
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import re
 import stat
 import threading
 import time
@@ -24,20 +21,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gyre.elastic.process.left import read_end
 from gyre.elastic.process.supervised import Program, Report, StartError, Supervised
 from gyre.proxy.executions import ExecutionOutcome
-from gyre.trainer.rollout.confine import TEMPORARY, Cage, confined
+from gyre.trainer.rollout.confine import TEMPORARY, Cage, confined, process_limit
 from gyre.trainer.rollout.environment import plain_env
+from gyre.trainer.rollout.place import bytes_below
+from gyre.trainer.rollout.rewards import printed_reward, read_rewards, score_of
+from gyre.trainer.rollout.room import is_full, require_room
 from gyre.trainer.rollout.secret import NO_SECRETS, Secrets
 from gyre.trainer.rollout.task import Task, resolve_env
 from gyre.trainer.rollout.tree import copy_files, copy_tree, remove_tree
 
-REWARD_TEXT, REWARD_JSON = "reward.txt", "reward.json"
-_NUMBER = re.compile(
-    rb"\s*([+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity))\s*", re.IGNORECASE
-)
 _OUTPUT_LIMIT = 1_000_000
-"""Bytes that are kept of what a scorer prints, and read of what it writes as its reward."""
+"""Bytes that are kept of what a scorer prints."""
 _GRACE_S = 2.0
 _POLL_S = 0.2
 
@@ -98,6 +95,8 @@ def run_scorer(
     stop: threading.Event | None = None,
     secrets: Secrets = NO_SECRETS,
     cage: Callable[[Path], Cage] | None = None,
+    memory: int | None = None,
+    processes: int | None = None,
 ) -> Verdict:
     """Score what lies in `workspace`, which is left as it is. Never raises for what a scorer does.
 
@@ -108,8 +107,15 @@ def run_scorer(
         stop: when it is set the scorer is ended; the verdict then has neither score nor outcome.
         secrets: what the verdict may not say.
         cage: for a try in that folder; None: unconfined.
+        memory: bytes of address space that each of its processes may have; None: any.
+        processes: how many it may have at once; None: any.
+
+    Raises:
+        RoomError: the disk has no room for a copy of `workspace`.
+        OSError: the disk is full. What a scorer says then means nothing.
     """
-    setting = _Setting(scorer, workspace, timeout_s, env or {}, stop or threading.Event(), secrets, cage)
+    shared = env or {}, stop or threading.Event(), secrets, cage, memory or 0, processes or 0
+    setting = _Setting(scorer, workspace, timeout_s, *shared)
     failures: list[str] = []
     looked = False
     details: dict[str, Any] = {"tries": 0, "seconds": 0.0, "failures": failures}
@@ -121,12 +127,14 @@ def run_scorer(
             report = _try(setting, folder, details)
             if report is None:
                 return Verdict(None, None, "the scorer was stopped", details)
-            looked = report.code is not None and not report.lost
+            looked = report.code is not None and not report.lost and not report.crowded
             rewards = _rewards(setting, report, folder, folder / "rewards")
             return Verdict(score_of(rewards), None, "", details | {"rewards": rewards}, looked)
         except (_Failure, StartError, ValueError) as problem:
             failures.append(secrets.hide(str(problem)))
         except OSError as problem:
+            if is_full(problem):
+                raise
             failures.append(secrets.hide(f"{problem.filename or folder}: {problem.strerror or problem}"))
     reason = f"{failures[-1]} (in each of {tries} tries)" if len(set(failures)) == 1 < tries else failures[-1]
     return Verdict(None, ExecutionOutcome.SCORER_FAILED, reason, details, looked)
@@ -142,6 +150,8 @@ class _Setting(NamedTuple):
     stop: threading.Event
     secrets: Secrets
     cage: Callable[[Path], Cage] | None
+    memory: int
+    processes: int
 
 
 def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> Report | None:
@@ -150,9 +160,13 @@ def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> Report | N
     work, rewards = folder / "workspace", folder / "rewards"
     rewards.mkdir(parents=True)
     try:
-        details["not_copied"] = copy_tree(setting.workspace, work)
+        require_room(folder, beside=bytes_below(setting.workspace))
+        details["not_copied"] = copy_tree(setting.workspace, work, setting.stop)
+        if setting.stop.is_set():
+            return None
         env = {**setting.env, "GYRE_WORKSPACE": str(work), "GYRE_REWARD_DIR": str(rewards)}
         report = _run(setting, _command(setting.scorer, folder, env), env, folder)
+        require_room(folder)  # as long as what it wrote is there
     finally:
         remove_tree(work)
         remove_tree(folder / "tests")
@@ -177,6 +191,8 @@ def _run(setting: _Setting, command: list[str], env: Mapping[str, str], folder: 
         stdout=folder / "stdout.txt",
         stderr=folder / "stderr.txt",
         output_limit=_OUTPUT_LIMIT,
+        memory_limit=setting.memory,
+        process_limit=process_limit(setting.processes, setting.cage is not None),
         grace_s=_GRACE_S,
         wraps=setting.cage is not None,
     )
@@ -207,13 +223,15 @@ def _rewards(setting: _Setting, report: Report, folder: Path, rewards: Path) -> 
     scorer, secrets = setting.scorer, setting.secrets
     if report.lost:
         raise _Failure("somebody killed the scorer")
+    if report.crowded:
+        raise _Failure(f"the scorer had more than {setting.processes} processes")
     how = f"signal {report.signal}" if report.code is None else f"exit code {report.code}"
     crashed = report.code != 0
     if crashed and isinstance(scorer, Command):
         raise _Failure(f"the scorer failed: {how}{_last_words(folder, secrets)}")
     found = read_rewards(rewards, secrets)
     if found is None and isinstance(scorer, Command):
-        found = _printed(folder / "stdout.txt")
+        found = printed_reward(folder / "stdout.txt")
     if found is None:
         missing = "printed no number and wrote" if isinstance(scorer, Command) else "wrote"
         ending = f" ({how}{_last_words(folder, secrets)})" if crashed else ""
@@ -224,81 +242,8 @@ def _rewards(setting: _Setting, report: Report, folder: Path, rewards: Path) -> 
 def _last_words(folder: Path, secrets: Secrets) -> str:
     """The last line on stderr or stdout, which mostly says what was wrong."""
     for name in ("stderr.txt", "stdout.txt"):
-        lines = (folder / name).read_text(errors="replace").strip().splitlines()
+        said = read_end(folder / name, 2 * _OUTPUT_LIMIT) or b""
+        lines = said.decode(errors="replace").strip().splitlines()
         if lines:
             return f": {secrets.hide(lines[-1].strip())[:200]}"
     return ""
-
-
-def _printed(stdout: Path) -> dict[str, float] | None:
-    for line in reversed(stdout.read_bytes().splitlines()):
-        if number := _NUMBER.fullmatch(line):
-            return {"reward": _finite(number[1], "the number it printed")}
-    return None
-
-
-def read_rewards(folder: Path, secrets: Secrets = NO_SECRETS) -> dict[str, float] | None:
-    """What a scorer or Harbor's verifier wrote, by name; None when it wrote nothing.
-
-    Raises:
-        ValueError: it is no number, or none that can be used.
-    """
-    if (folder / REWARD_JSON).is_file():
-        return rewards_of(_json(_small(folder / REWARD_JSON)))
-    if (folder / REWARD_TEXT).is_file():
-        text = _small(folder / REWARD_TEXT)
-        if not _NUMBER.fullmatch(text):
-            found = secrets.hide(text.decode(errors="replace"))[:40].strip()
-            raise ValueError(f"`{REWARD_TEXT}` holds `{found}`, no number")
-        return {"reward": _finite(text, f"`{REWARD_TEXT}`")}
-    return None
-
-
-def _small(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_OUTPUT_LIMIT)
-
-
-def _json(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as problem:
-        raise ValueError(f"`{REWARD_JSON}` is no JSON: {problem}") from None
-
-
-def rewards_of(found: object) -> dict[str, float]:
-    """Rewards by name, as numbers.
-
-    Raises:
-        ValueError: it is no object of finite numbers.
-    """
-    if not isinstance(found, dict) or not found:
-        raise ValueError("the rewards are no JSON object of names and numbers")
-    for name, value in found.items():
-        name.encode()  # JSON can spell what is no text, and then no log can hold it
-        if not isinstance(value, int | float):
-            raise ValueError(f"the reward `{name}` is no number")
-    return {name: _finite(value, f"the reward `{name}`") for name, value in found.items()}
-
-
-def _finite(value: float | bytes, what: str) -> float:
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ValueError(f"{what} is {number}, no finite number")
-    return number
-
-
-def score_of(rewards: Mapping[str, float], key: str = "reward") -> float:
-    """The one number that counts: the reward of that name, or the only one.
-
-    Raises:
-        ValueError: there are several and none has the name.
-    """
-    if key in rewards:
-        return rewards[key]
-    if len(rewards) == 1 and key == "reward":
-        return next(iter(rewards.values()))
-    raise ValueError(f"none of the rewards {', '.join(f'`{name}`' for name in rewards)} is called `{key}`")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gyre.elastic.process.supervised import GRACE_S, OUTPUT_LIMIT, Program, StartError
-from gyre.trainer.rollout.confine import TEMPORARY, Cage, confined
+from gyre.trainer.rollout.confine import TEMPORARY, Cage, confined, process_limit
 from gyre.trainer.rollout.control import Control
 from gyre.trainer.rollout.environment import environment, furnish
 from gyre.trainer.rollout.harness import PRESETS, Launch, Setting, command
@@ -59,7 +59,7 @@ def prepared(job: Job, options: Options, control: Control, place: Place, tempora
         output_limit=OUTPUT_LIMIT,
         file_limit=options.workspace_limit,
         memory_limit=options.memory or 0,
-        process_limit=options.processes or 0,
+        process_limit=process_limit(options.processes or 0, options.confined),
         core_dumps=False,
         wraps=options.confined,
         grace_s=GRACE_S,
@@ -93,11 +93,14 @@ def hidden(job: Job, options: Options, logs: Path | None) -> list[Path]:
 
 
 def scorer_cage(job: Job, options: Options, control: Control, place: Place, folder: Path) -> Cage:
-    """For a scorer, which may run what the harness wrote: it works in `folder`, and has its room there."""
+    """For a scorer, which may run what the harness wrote: it writes in folders of `folder`.
+
+    Not in that itself: what the scorer is seen to say lies there.
+    """
     values = [part for value in options.scorer_env.values() for part in value.split(":")]
     return Cage(
         workdir=folder / "workspace",
-        writable=[folder],
+        writable=[path for name in ("workspace", "rewards", "tests") if (path := folder / name).exists()],
         temporary=folder / "tmp",
         hidden=hidden(job, options, control.logs),
         readable=[

@@ -9,25 +9,33 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Collection, Iterator
 from itertools import count
 from pathlib import Path
 
+from gyre.trainer.rollout.room import is_full
+from gyre.trainer.rollout.sparse import copy_bytes
+
 _Entry = os.DirEntry[str]
 _Id = tuple[int, int]
 """Device and inode: one folder, by whatever name."""
+_Files = dict[_Id, str]
+"""Where files that have more names than one were copied to."""
 
 
-def copy_tree(source: Path, target: Path) -> int:
-    """Copy a workspace; links stay links. Returns how many entries could not be copied.
+def copy_tree(source: Path, target: Path, stop: threading.Event | None = None) -> int:
+    """Copy a workspace, or a part of it when `stop` is set. Returns how many entries could not be copied.
+
+    Links stay links, holes stay holes, and one file by several names stays one: it takes no more room.
 
     Sockets, pipes and devices are left out, and so is what may not be read, and what lies so deep that the
     system has no path for it.
 
     Raises:
-        OSError: `source` itself cannot be read, or `target` not be made.
+        OSError: `source` itself cannot be read, or `target` not be made; or the disk is full.
     """
-    return len(_copy(source, target, lambda entry: not _is_plain(entry)))
+    return len(_copy(source, target, lambda entry: not _is_plain(entry), {}, stop or threading.Event()))
 
 
 def copy_files(source: Path, target: Path, without: Collection[Path] = ()) -> None:
@@ -102,30 +110,53 @@ def _emptied(folder: str, places: Iterator[str], problems: list[OSError]) -> lis
     return moved
 
 
-def _copy(source: Path, target: Path, left_out: Callable[[_Entry], bool]) -> list[tuple[str, str]]:
-    """Copy what is not left out. Returns what could not be copied: (path, why)."""
+def _copy(
+    source: Path,
+    target: Path,
+    left_out: Callable[[_Entry], bool],
+    files: _Files | None = None,
+    stop: threading.Event | None = None,
+) -> list[tuple[str, str]]:
+    """Copy what is not left out, until `stop`. Returns what could not be copied: (path, why)."""
     entries = _entries(str(source))
     target.mkdir(parents=True, exist_ok=True)
     itself = _id(target)
     made = [(str(source), str(target))]
     problems: list[tuple[str, str]] = []
     waiting = [(entry, str(target)) for entry in entries]
-    while waiting:
+    while waiting and not (stop and stop.is_set()):
         entry, parent = waiting.pop()
         place = os.path.join(parent, entry.name)
         try:
             if left_out(entry):
                 continue
             if not entry.is_dir(follow_symlinks=False):
-                shutil.copy2(entry.path, place, follow_symlinks=False)
+                _copy_file(entry, place, files, stop)
             elif _id(entry.path) != itself:
                 inner = _entries(entry.path)
                 os.makedirs(place, exist_ok=True)
                 made.append((entry.path, place))
                 waiting += [(each, place) for each in inner]
         except OSError as problem:
+            if is_full(problem):
+                raise  # half a copy is none
             problems.append((entry.path, _why(problem)))
     return problems + _like_sources(made)
+
+
+def _copy_file(entry: _Entry, place: str, files: _Files | None, stop: threading.Event | None) -> None:
+    """Without `files` each name is given a file of its own."""
+    found = entry.stat(follow_symlinks=False)
+    one = found.st_dev, found.st_ino
+    if entry.is_symlink():
+        os.symlink(os.readlink(entry.path), place)
+    elif files and one in files:
+        os.link(files[one], place)
+    else:
+        copy_bytes(entry.path, place, stop)
+        if files is not None and found.st_nlink > 1:
+            files[one] = place
+    shutil.copystat(entry.path, place, follow_symlinks=False)
 
 
 def _like_sources(made: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ from gyre.trainer.rollout.control import Control, GoneError, RefusedError
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.record import Record
 from gyre.trainer.rollout.run import run_execution
+from gyre.trainer.rollout.score import Verdict, run_scorer
 from gyre.trainer.rollout.state import State, Status
 from gyre.treebuilder import build_trees, read_trees
 from gyre.treebuilder.score import left_out
@@ -322,6 +323,27 @@ def test_a_full_disk_ends_all_of_them_and_what_ended_without_room_is_run_anew(
         running.submit(assignment)
         finished = awaited(running)
     assert [(state.attempt, state.score) for state in finished.states] == [(0, 1), (1, 1), (0, 1)]
+
+
+def test_what_a_scorer_has_no_room_for_is_run_anew(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assignment = group(stage, n=1)
+
+    def filling(*rest: Any, **more: Any) -> Verdict:
+        patch.setattr(room, "LEAST", 1 << 62)
+        return run_scorer(*rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gyre.trainer.rollout.run.run_scorer", filling)
+        running = rollouts(stage)
+        running.submit(assignment)
+        wait_for(lambda: running.failed is not None, 60)
+        running.close()
+    assert "the disk is full: for `" in str(running.failed)
+    stage.stop.clear()
+    with rollouts(stage) as running:
+        running.submit(assignment)
+        finished = awaited(running)
+    assert [(state.attempt, state.score) for state in finished.states] == [(1, 1)]
 
 
 def test_what_is_done_is_taken_over_though_there_is_no_room(
