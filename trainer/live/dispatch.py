@@ -1,16 +1,18 @@
 """Which groups run and which are trained, decided by numbers alone. Pure.
 
 B groups are a batch, mu batches a burst; weights are published after each burst. At the beginning of a burst
-groups are dispatched until Q_b = (phi + mu) B of them are not consumed (QwenGyre, arXiv 2609.33848). The
-staleness of a group is the number of bursts between its dispatch and its consumption. It never exceeds
-ceil(phi / mu): whatever is ready first is consumed first, but only while all that wait can still be consumed
-in time. Looking at this burst alone would not do: from phi = 2 mu on, more groups than a burst has places can
-come to their limit at once. Nothing is ever discarded.
+groups are dispatched until Q_b = (phi + mu) B of them are not consumed (QwenGyre, arXiv 2609.33848). Here the
+staleness of a group is the number of bursts between its dispatch and its consumption; publications are never
+more, and fewer where a burst learned nothing. It never exceeds ceil(phi / mu): whatever is ready first is
+consumed first, but only while all that wait can still be consumed in time. Looking at this burst alone would
+not do: from phi = 2 mu on, more groups than a burst has places can come to their limit at once. Nothing is
+ever discarded. A run that was shortened and then lengthened may be too late for some: the oldest go first.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 
@@ -34,7 +36,7 @@ class Pace:
 
     @property
     def bound(self) -> int:
-        """The largest staleness, in bursts, which is in publications."""
+        """The largest staleness, in bursts: no more publications than that."""
         return math.ceil(self.look_ahead / self.burst - 1e-9)
 
     @property
@@ -87,15 +89,22 @@ class Dispatch:
         """Whether a group that is ready may be consumed now: the others can then still be in time.
 
         Of a run that was shortened while groups were on their way some will never be consumed: then
-        whichever comes first may.
+        whichever comes first may. Lengthened again it may have left more old ones than can be in time.
         """
         if group not in self.waiting or not self._places:
             return False
         if len(self.waiting) > self._places + self._later(self.pace.batches):
             return True
-        limits = sorted(since + self.pace.bound for other, since in self.waiting.items() if other != group)
+        if not self._in_time(self.waiting.values(), self._places):
+            return self.waiting[group] == min(self.waiting.values())
+        others = [since for other, since in self.waiting.items() if other != group]
+        return self._in_time(others, self._places - 1)
+
+    def _in_time(self, dispatched: Collection[int], places: int) -> bool:
+        """Whether groups of these bursts can all be consumed before their limits, with so many places now."""
         return all(
-            place < self._places - 1 + self._later(limit - self.burst) for place, limit in enumerate(limits)
+            place < places + self._later(since + self.pace.bound - self.burst)
+            for place, since in enumerate(sorted(dispatched))
         )
 
     def _later(self, bursts: int) -> int:
@@ -104,7 +113,7 @@ class Dispatch:
         return min(max(0, bursts) * self.pace.burst, batches) * self.pace.groups_per_batch
 
     def consume(self, group: int) -> int:
-        """Its staleness."""
+        """Its staleness, in bursts."""
         if not self.may_enter(group):
             raise ValueError(f"group {group} may not be consumed now")
         self._places -= 1

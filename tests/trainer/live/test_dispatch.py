@@ -8,7 +8,7 @@ from random import Random
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from gyre.trainer.live.dispatch import Dispatch, Pace
 
@@ -77,21 +77,35 @@ def test_a_dispatch_that_goes_on_from_what_is_remembered_decides_the_same(pace: 
         first.end_burst()
 
 
-@given(PACES, st.integers(0, 5), st.integers(1, 14))
+@given(PACES, st.lists(st.tuples(st.integers(0, 5), st.integers(1, 20)), max_size=5))
+@example(Pace(groups_per_batch=1, look_ahead=3.0, batches=20), [(5, 20), (1, 6)])
 def test_a_run_that_goes_on_with_another_number_of_batches_trains_that_many(
-    pace: Pace, bursts: int, batches: int
+    pace: Pace, changes: list[tuple[int, int]]
 ) -> None:
-    """Longer or shorter: what is on its way then may be too much, but nothing waits for ever."""
+    """Longer and shorter, again and again: what is on its way may then be too much, or too late, but nothing
+    waits for ever. The youngest are ready first."""
     dispatch, consumed = Dispatch(pace=pace), 0
-    while not dispatch.over:
-        if dispatch.burst == bursts:
-            dispatch.pace = replace(pace, batches=max(batches, dispatch.batch))
-        dispatch.begin_burst()
-        while dispatch.places:
-            dispatch.consume(next(one for one in reversed(dispatch.waiting) if dispatch.may_enter(one)))
-            consumed += 1
-        dispatch.end_burst()
+    for bursts, batches in [*changes, (1000, 20)]:
+        dispatch.pace = replace(pace, batches=max(batches, dispatch.batch))
+        for _ in range(bursts):
+            if dispatch.over:
+                break
+            dispatch.begin_burst()
+            while dispatch.places:
+                dispatch.consume(next(one for one in reversed(dispatch.waiting) if dispatch.may_enter(one)))
+                consumed += 1
+            dispatch.end_burst()
+    assert dispatch.over
     assert consumed == dispatch.pace.batches * pace.groups_per_batch
+
+
+def test_a_run_that_was_shortened_ended_and_lengthened_takes_the_oldest_first() -> None:
+    """More of them are at their limit than the burst has places."""
+    pace = Pace(groups_per_batch=1, burst=1, look_ahead=3.0, batches=20)
+    waiting = {5: 2, 6: 3}
+    dispatch = Dispatch(pace=pace, burst=6, batch=6, dispatched=8, waiting=waiting)
+    assert dispatch.begin_burst() == [8, 9]
+    assert [one for one in dispatch.waiting if dispatch.may_enter(one)] == [5]
 
 
 def test_a_ready_group_waits_where_the_places_left_are_those_of_overdue_ones() -> None:
