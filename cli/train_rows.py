@@ -56,7 +56,11 @@ def _learning(status: Status) -> Iterator[Row]:
     rates = [point.pass_rate for point in status.history]
     if any(rate is not None for rate in rates):
         last = status.history[-1]
-        varied = f" · {counted(status.groups_varied, 'group')} with variance" if status.groups_varied else ""
+        varied = (
+            f" · {counted(status.groups_varied, 'group')} with variance"
+            if status.groups_varied is not None
+            else ""
+        )
         yield "pass rate", f"{sparkline(rates)} {_passed(last)}{varied}"
     temperatures = dict.fromkeys(one.temperature for one in status.evaluations)
     for temperature in temperatures:
@@ -90,11 +94,11 @@ def _last_batch(status: Status) -> Iterator[Row]:
     if stale:
         text = f"{stale.mean:.2g} publications, at most {stale.max} · "
         yield "staleness", text + f"{stale.updates_mean:.2g} updates, at most {stale.updates_max}"
-    if status.kept_share is not None and status.tree_savings is not None:
-        yield (
-            "trees",
-            f"{share(status.kept_share)} of targets kept · {share(status.tree_savings)} of tokens saved",
-        )
+    kept, saved = status.kept_share, status.tree_savings
+    parts = [] if kept is None else [f"{share(kept)} of targets kept"]
+    parts += [] if saved is None else [f"{share(saved)} of tokens saved"]
+    if parts:
+        yield "trees", " · ".join(parts)
 
 
 def _time(status: Status) -> Iterator[Row]:

@@ -35,7 +35,7 @@ def status(
         return
     with interruptible("") as stop:
         if json:
-            for found in _changes(run, stop):
+            for found in _news(_looks(run, stop)):
                 output.print_json(_document(found), line=True)
         else:
             _print(_watched(run, stop), json=False)
@@ -82,14 +82,23 @@ def _gone(found: Status) -> bool:
     return not found.phase.over and not is_running(found)
 
 
-def _changes(run: Path, stop: Stop) -> Iterator[Status]:
-    """The status now, and each one that says more, up to the last."""
+def _news(looks: Iterator[Status]) -> Iterator[Status]:
+    """Those that say more than the one before. A clock that went on is nothing new, nor what falls with it."""
+    import msgspec
+
     before = None
+    for found in looks:
+        said = msgspec.structs.replace(found, updated_at=0.0, tokens_per_s=None), _gone(found)
+        if said != before:
+            yield found
+        before = said
+
+
+def _looks(run: Path, stop: Stop) -> Iterator[Status]:
+    """The status again and again, up to the last."""
     while True:
         found = _read(run)
-        if found != before:
-            yield found
-        before = found
+        yield found
         if found.phase.over or _gone(found) or stop.wait(_EVERY_S):
             return
 
@@ -101,7 +110,7 @@ def _watched(run: Path, stop: Stop) -> Status:
 
     last, told = _read(run), ""
     with view(stays=False) as shown:
-        for last in _changes(run, stop):
+        for last in _looks(run, stop):
             shown.status(last)
             line = status_line(last, gone=_gone(last))
             key = f"{last.phase} {last.batches_done}"

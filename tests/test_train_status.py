@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -98,6 +99,21 @@ def test_a_run_is_watched_until_it_ends(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert (first["phase"], first["executions"]["running"]) == ("starting", 1)
     assert (last["phase"], last["batches_done"], last["running"]) == ("ended", 1, True)
+
+
+def test_a_run_that_only_lives_on_says_nothing_new(tmp_path: Path) -> None:
+    told = Board(tmp_path, batches=1)
+    written(tmp_path, told.status(Counts()))
+    command = [sys.executable, "-m", "gyre.cli.main", "train", "status", str(tmp_path), "--watch", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.readline()
+        for _ in range(5):  # it looks once a second
+            time.sleep(0.5)
+            written(tmp_path, told.status(Counts()))
+        told.enter(Phase.ENDED)
+        written(tmp_path, told.status(Counts()))
+        assert [json.loads(line)["phase"] for line in process.stdout] == ["ended"]
 
 
 def test_a_watched_run_moves_in_a_terminal_and_ends_as_a_table(tmp_path: Path) -> None:

@@ -51,6 +51,15 @@ def test_where_a_run_stands_in_rows() -> None:
     }
 
 
+def test_a_batch_with_nothing_to_learn_says_so() -> None:
+    told = Board(Path("runs/tiny"), batches=8, clock=lambda: START)
+    told.batch(report(0, groups=[trained(scores=(0.0, 0.0))], tokens=(0, 0)))
+    of = told.status(Counts())
+    assert of.tree_savings is None
+    assert shown(of)["pass rate"].endswith("0% · 0 groups with variance")
+    assert shown(of)["trees"] == "80% of targets kept"
+
+
 def test_a_run_that_has_only_begun_has_few_rows() -> None:
     new = Board(Path("runs/tiny"), batches=8, clock=lambda: START).status(Counts())
     assert list(shown(new)) == ["run", "state", "batch", "executions", "groups"]
