@@ -56,12 +56,9 @@ def _learning(status: Status) -> Iterator[Row]:
     rates = [point.pass_rate for point in status.history]
     if any(rate is not None for rate in rates):
         last = status.history[-1]
-        varied = (
-            f" · {counted(status.groups_varied, 'group')} with variance"
-            if status.groups_varied is not None
-            else ""
-        )
-        yield "pass rate", f"{sparkline(rates)} {_passed(last)}{varied}"
+        varied = status.groups_varied
+        learned = "" if varied is None else f" · {counted(varied, 'group')} with variance"
+        yield "pass rate", f"{sparkline(rates)} {_passed(last)}{learned}"
     temperatures = dict.fromkeys(one.temperature for one in status.evaluations)
     for temperature in temperatures:
         alike = [one for one in status.evaluations if one.temperature == temperature]

@@ -83,7 +83,7 @@ def _gone(found: Status) -> bool:
 
 
 def _news(looks: Iterator[Status]) -> Iterator[Status]:
-    """Those that say more than the one before. A clock that went on is nothing new, nor what falls with it."""
+    """Those that say more than the one before. A clock that went on is not new, nor what falls with it."""
     import msgspec
 
     before = None
