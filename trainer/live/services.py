@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.proxy import TELLS_ITSELF, RunProxy
 from gyre.trainer.live.settings import RunSettings
 from gyre.trainer.rollout.control import Control, Model
+from gyre.trainer.update.computing import Stopped
 
 _WATCH_S = 0.5
 _PROXY = "proxy"
@@ -55,20 +56,26 @@ class _Served:
 class Services:
     """All methods are for one thread; the watch is beside it."""
 
-    def __init__(self, settings: RunSettings, folder: LiveFolder, tell: Callable[[str], None]) -> None:
-        """`tell` is told of what died.
+    def __init__(
+        self,
+        settings: RunSettings,
+        folder: LiveFolder,
+        tell: Callable[[str], None],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`tell` is told of what died. `stop`: whether a start that is under way is to be broken off.
 
         Raises:
             TrainError: what `[engine]` says does not go together.
         """
         self._settings = settings
         self._tell = tell
+        self._stop = stop
         self.engines: Sequence[Engine] = engines_of(settings, folder)
         self._proxy = RunProxy(self.engines, folder, settings.sampling.temperature)
         self._served: _Served | None = None
         self._model = Model("", None)
         self._deaths = Deaths()
-        self._paused = False
         self._turn = threading.RLock()
         """Of who starts, stops or publishes."""
         self._over = threading.Event()
@@ -88,11 +95,10 @@ class Services:
 
         Raises:
             GyreError: one does not come up, or serves something else; what it said last is in the hint.
+            Stopped: before all of them were there.
         """
         served = self._served = _Served(model_folder, version, expected)
-        with ThreadPoolExecutor(len(self.engines)) as pool:
-            for starting in [pool.submit(one.start, model_folder, version) for one in self.engines]:
-                starting.result()
+        self._start_engines(served)
         self._verify(self.engines, served)
         self._proxy.start(version)
         self._model = self.control.model()
@@ -149,19 +155,6 @@ class Services:
                     self._prove(engine, served)
         return Swapped(time.monotonic() - began, held)
 
-    def pause(self) -> None:
-        """Freeze all requests; what arrives waits."""
-        with self._turn:
-            self._paused = True
-            for engine in self.engines:
-                engine.pause()
-
-    def resume(self) -> None:
-        with self._turn:
-            self._paused = False
-            for engine in self.engines:
-                engine.resume()
-
     def close(self) -> None:
         self._over.set()
         self._stop_all()
@@ -178,6 +171,19 @@ class Services:
     ) -> None:
         self.close()
 
+    def _start_engines(self, served: _Served) -> None:
+        """Raises what `start` does."""
+        with ThreadPoolExecutor(len(self.engines)) as pool:
+            starting = [pool.submit(one.start, served.folder, served.version) for one in self.engines]
+            while wait(starting, _WATCH_S).not_done:
+                if self._stop():
+                    # Each time anew: one may be just about to begin. Whose process ended gives up.
+                    self._stop_all()
+        if self._stop():
+            raise Stopped
+        for each in starting:
+            each.result()
+
     def _stop_all(self) -> None:
         self._proxy.stop()
         for engine in self.engines:
@@ -192,8 +198,7 @@ class Services:
             engine.pause()
             engine.publish(served.folder, served.version)
             self._proxy.tell(engine, version=served.version)
-            if not self._paused:
-                engine.resume()
+            engine.resume()
         except EngineError as problem:
             if not engine.owned and engine.alive():
                 raise
@@ -215,7 +220,7 @@ class Services:
 
     def _compare(self, engines: Sequence[Engine], served: _Served) -> None:
         """By what they compute; they must not be paused."""
-        if served.expected is None or self._paused:
+        if served.expected is None:
             return
         for engine in engines:
             if engine.profile != TELLS_ITSELF:
@@ -254,8 +259,6 @@ class Services:
             engine.start(served.folder, served.version)
             self._verify([engine], served)
             self._compare([engine], served)
-            if self._paused:
-                engine.pause()
             self._proxy.tell(engine, draining=False, version=served.version)
 
         self._restart(engine.name, begin)

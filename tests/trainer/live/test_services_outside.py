@@ -31,6 +31,7 @@ from gyre.trainer.live.settings import (
     RunSettings,
     TaskTable,
 )
+from gyre.trainer.update.computing import Stopped
 from tests.elastic.program import MODELS
 from tests.elastic.server import SglangControl, VllmControl
 from tests.proxy.processes import wait_for
@@ -164,6 +165,22 @@ def test_one_that_does_not_come_up_at_all_is_told_with_its_words(tmp_path: Path)
         pytest.raises(EngineError, match="ended before it answered: no GPU is left"),
     ):
         services.start(folders(tmp_path)[0], "0")
+
+
+def test_who_does_not_want_to_wait_for_a_start_is_heard(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    silent = (sys.executable, "-c", "import time; time.sleep(600)", "{model}", "{port}")
+    table = EngineTable(kind=EngineKind.VLLM, command=silent, start_timeout="20s", count=2)
+
+    def stop() -> bool:
+        """Once both have begun."""
+        return len(list((place / "services").glob("engine-?.txt"))) == 2
+
+    with Services(settings(table), LiveFolder(place), print, stop) as services:
+        with pytest.raises(Stopped):
+            services.start(folders(tmp_path)[0], "0")
+        assert services.proxy_pid is None
+        assert not any(engine.alive() for engine in services.engines)
 
 
 def test_one_that_serves_another_version_than_it_was_given_is_told(tmp_path: Path) -> None:
