@@ -23,7 +23,7 @@ from gyre.trainer.live.finish import finish
 from gyre.trainer.live.inbox import Inbox
 from gyre.trainer.live.lot import Lot
 from gyre.trainer.live.numbers import evaluations
-from gyre.trainer.live.parts import Parts, expected, opened
+from gyre.trainer.live.parts import Parts, expected, opened, serve
 from gyre.trainer.live.reports import BatchReport, Publication
 from gyre.trainer.live.settings import RunSettings
 from gyre.trainer.live.status import Phase
@@ -66,6 +66,7 @@ class _Loop:
         self, settings: RunSettings, parts: Parts, watch: LiveWatch, stop: Callable[[], bool]
     ) -> None:
         self._settings = settings
+        self._parts = parts
         self._watch = watch
         self._stop = stop
         self._trainer = trainer = parts.trainer
@@ -83,31 +84,38 @@ class _Loop:
             *(parts.jobs, parts.rollouts, parts.online, self._dispatch), settings.train, trainer.sizes
         )
         self._evaluations = evaluations(parts.told.lines)
+        self._pending: list[tuple[Evaluation, float]] = []
+        """Evaluations that have begun and are not told yet, and when they did."""
         self._clock = Phases()
         self._stepped = False
         """Whether weights have changed since the last publication."""
 
     def run(self) -> LiveOutcome:
         trainer, interrupted, final = self._trainer, False, None
+        self._enter(Phase.STARTING)
         try:
+            serve(self._settings, self._parts)
+            self._go_on()
             trainer.team.served_as(str(trainer.state.version))
             self._tell_of_the_last()
             self._lot.go_on_with(trainer.state.waiting)
             while not self._dispatch.over:
                 self._burst()
-            self._end_evaluations(self._begin_evaluations(last=True))
+            self._begin_evaluations(last=True)
+            self._end_evaluations()
             final = self._folder.final
             trees, warn = self._settings.trees, self._board.warn
             finish(trees, self._folder, trainer.newest, stop=self._stop, warn=warn)
-            self._enter(Phase.ENDED)
         except UnusableError:
             # Whoever mends what was wrong and goes on is not to meet the same executions again.
             self._rollouts.close()
             self._lot.void()
+            for one, _ in self._pending:
+                self._jobs.void(self._jobs.of_evaluation(one.key, one.temperature))
             raise
         except Stopped:
             interrupted = True
-            self._enter(Phase.INTERRUPTED)
+        self._parts.ticker.last = Phase.INTERRUPTED if interrupted else Phase.ENDED
         return LiveOutcome(
             batches=trainer.state.batch,
             updates=trainer.learner.progress.update,
@@ -118,11 +126,11 @@ class _Loop:
         )
 
     def _burst(self) -> None:
-        pending = self._begin_evaluations()
+        self._begin_evaluations()
         self._lot.dispatch(str(self._trainer.state.version), self._trainer.learner.progress.update)
         for _ in range(self._dispatch.batches):
             self._batch()
-        self._end_evaluations(pending)
+        self._end_evaluations()
         self._dispatch.end_burst()
         self._publish()
 
@@ -136,7 +144,7 @@ class _Loop:
             with self._clock("wait"):
                 finished = self._inbox.group(self._lot.may_enter)
             with self._clock("tree"):
-                trees = self._lot.consume(finished, trainer.learner.progress.update)
+                trees = self._lot.consume(finished, str(state.version), trainer.learner.progress.update)
             self._enter(Phase.TRAINING)
             with self._clock("train"):
                 made = trainer.team.add(trees)
@@ -204,23 +212,26 @@ class _Loop:
         if self._trainer.state.version and version not in told:
             self._tell_of(seconds=0.0)
 
-    def _begin_evaluations(self, *, last: bool = False) -> list[tuple[Evaluation, float]]:
-        """Those that are due of the weights of now, begun. Publication waits for them."""
+    def _begin_evaluations(self, *, last: bool = False) -> None:
+        """Those that are due of the weights of now. Publication waits for them."""
+        self._go_on()
         state, update = self._trainer.state, self._trainer.learner.progress.update
         settings = self._settings
         wanted = due(settings.evaluation, settings.sampling, version=state.version, update=update, last=last)
         done = {(one.version, one.temperature) for one in self._evaluations}
-        begun = [one for one in wanted if (one.version, one.temperature) not in done]
-        for one in begun:
-            self._rollouts.submit(self._jobs.of_evaluation(one.key, one.temperature))
-        return [(one, time.monotonic()) for one in begun]
+        for one in wanted:
+            if (one.version, one.temperature) not in done:
+                self._pending.append((one, time.monotonic()))
+                self._rollouts.submit(self._jobs.of_evaluation(one.key, one.temperature))
 
-    def _end_evaluations(self, pending: list[tuple[Evaluation, float]]) -> None:
-        for one, began in pending:
+    def _end_evaluations(self) -> None:
+        while self._pending:
+            one, began = self._pending[0]
             self._enter(Phase.EVALUATING)
             with self._clock("evaluate"):
                 finished = self._inbox.evaluation(one.key)
-            made = evaluated(one, finished, time.monotonic() - began)
+            made = evaluated(one, finished, began)
+            self._pending.pop(0)
             self._evaluations.append(made)
             self._told.evaluation(made)
             self._board.evaluation(made)

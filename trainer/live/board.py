@@ -102,7 +102,8 @@ class Board:
         self._set(error=message, hint=hint)
 
     def go_on_with(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """What `metrics.jsonl` has of the run before it was interrupted."""
+        """What `metrics.jsonl` has of the run before it was interrupted; in place of what was told before."""
+        self._set(updates=0, batches_done=0, history=(), seconds_in_all={})
         for line in lines:
             self._set(updates=line["update"])
             if line.get("kind") == "batch":

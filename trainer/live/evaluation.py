@@ -39,9 +39,9 @@ def due(
     return [*found, Evaluation(f"{name}-greedy", str(version), update, 0.0)] if table.greedy else found
 
 
-def evaluated(evaluation: Evaluation, finished: Finished, seconds: float) -> Evaluated:
+def evaluated(evaluation: Evaluation, finished: Finished, began: float) -> Evaluated:
     """An execution that left nothing to score counts as 0; one that could not be scored, or whose engine was
-    gone, not at all."""
+    gone, not at all. It began then, by the clock of `Finished.at`; it may have ended long ago."""
     scores = [score for state in finished.states if (score := score_of(state)) is not None]
     outcomes = Counter("lost" if state.lost else str(state.outcome) for state in finished.states)
     outcomes["not_tried"] = len(finished.failures)
@@ -54,7 +54,7 @@ def evaluated(evaluation: Evaluation, finished: Finished, seconds: float) -> Eva
         pass_rate=fmean(score >= PASS for score in scores) if scores else None,
         mean_score=fmean(scores) if scores else None,
         outcomes=dict(+outcomes),
-        seconds=seconds,
+        seconds=finished.at - began,
         completed=fmean(whole) if whole else None,
     )
 

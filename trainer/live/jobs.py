@@ -17,6 +17,7 @@ from gyre.trainer.live.settings import EvaluationTable, TaskTable
 from gyre.trainer.live.tasks import tasks_in
 from gyre.trainer.rollout.group import slug
 from gyre.trainer.rollout.job import Job, Options
+from gyre.trainer.rollout.state import void
 from gyre.trainer.rollout.task import Task
 
 NEUTRAL = Pin(
@@ -73,6 +74,11 @@ class Jobs:
         options = replace(self.options, evaluation=True, pin=pinned(temperature))
         jobs = [Job(_name(f"{key}-{number}-", task), task, key) for number, task in enumerate(self.evaluated)]
         return Assignment(key=key, jobs=jobs, options=options, urgent=True)
+
+    def void(self, assignment: Assignment) -> None:
+        """What ended of it is not to be used: whoever goes on runs all of it anew."""
+        for job in assignment.jobs:
+            void(self.options.runs / job.name)
 
 
 def _name(before: str, task: Task, after: str = "") -> str:

@@ -16,7 +16,6 @@ from gyre.trainer.live.jobs import Jobs
 from gyre.trainer.live.reports import Trained
 from gyre.trainer.live.state import Waiting
 from gyre.trainer.live.trees import OnlineTrees
-from gyre.trainer.rollout.state import void
 from gyre.trainer.settings import TrainSettings
 
 
@@ -81,8 +80,8 @@ class Lot:
     def may_enter(self, key: str) -> bool:
         return self.decisions.may_enter(self._sent[key].group.index)
 
-    def consume(self, finished: Finished, update: int) -> list[TrainTree]:
-        """The group's trees, to be trained now.
+    def consume(self, finished: Finished, version: str, update: int) -> list[TrainTree]:
+        """The group's trees, to be trained now. `version` is what engines serve, after `update` updates.
 
         Raises:
             UnusableError: nothing of it can be trained, for a reason that is the engine's.
@@ -90,7 +89,9 @@ class Lot:
         sent = self._sent.pop(finished.key)
         self._consumed.append(sent.group)
         made = built(finished, self.online, self.settings, self.sizes)
-        staleness = self.decisions.consume(sent.group.index)
+        self.decisions.consume(sent.group.index)
+        # Bursts decide, publications are told: one that had nothing to learn from published nothing.
+        staleness = int(version) - int(sent.group.version)
         self.sampled += made.sampled
         self._ran += sum(state.ran for state in finished.states)
         self._failures += [state.reason for state in finished.states if not state.ran]
@@ -115,8 +116,7 @@ class Lot:
     def void(self) -> None:
         """Nothing that is not in a checkpoint is to be trained: whoever goes on runs it all anew."""
         for group in [*self._consumed, *(sent.group for sent in self._sent.values())]:
-            for job in self.jobs.of_group(group).jobs:
-                void(self.jobs.options.runs / job.name)
+            self.jobs.void(self.jobs.of_group(group))
 
     def _send(self, index: int, burst: int, version: str, update: int) -> None:
         group = self.jobs.group(index, burst=burst, version=version)

@@ -28,6 +28,8 @@ from gyre.trainer.live.trimming import Trimming
 from gyre.trainer.live.watch import LiveWatch
 from gyre.trainer.rollout.confine import require_confinement
 from gyre.trainer.rollout.record import Record
+from gyre.trainer.update.folder import LINES
+from gyre.trainer.update.metrics import read_lines
 from gyre.trainer.update.ranks import Ranks
 
 
@@ -38,6 +40,7 @@ class Parts:
     trainer: Trainer
     board: Board
     ticker: Ticker
+    """Begins before the model is read, and ends when all else has."""
     told: LiveMetrics
     services: Services
     rollouts: Rollouts
@@ -55,7 +58,7 @@ def opened(
     watch: LiveWatch,
     stop: Callable[[], bool],
 ) -> Iterator[Parts]:
-    """What can be refused without a model is, before one is read. Engines serve the newest weights.
+    """What can be refused without a model is, before one is read. `serve` starts engines.
 
     Raises:
         GyreError: tasks, model, engine, harness or folder that cannot be used.
@@ -65,6 +68,9 @@ def opened(
     confined = require_confinement(settings.unsafe_local)
     jobs = _jobs(settings, folder, confined)
     board = Board(root, batches=settings.rollout.batches, warn=watch.tell)
+    ticker = Ticker(board, folder, watch.status)
+    if resume:
+        board.go_on_with(read_lines(root / LINES))
     with ExitStack() as stack:
         enter = stack.enter_context
         trainer = enter(
@@ -77,18 +83,14 @@ def opened(
                 stop=stop,
                 at=watch.at,
                 tasks=tasks_of(jobs),
+                beside=ticker,
             )
         )
-        ticker = enter(Ticker(board, folder, watch.status))
         enter(trainer.team)
         sent = enter(_hooks(settings, root.name, trainer.identity, board))
         told = enter(live_metrics(trainer.folder, trainer.learner.progress.update, sent))
         board.go_on_with(told.lines)
-        services = enter(Services(settings, folder, board.warn))
-        control = services.start(trainer.served, str(trainer.state.version), expected(services, trainer))
-        jobs.options = options_of(
-            settings, folder.executions, model=services.model, context=services.context, confined=confined
-        )
+        services = enter(Services(settings, folder, board.warn, stop))
         yield Parts(
             folder=folder,
             jobs=jobs,
@@ -97,10 +99,25 @@ def opened(
             ticker=ticker,
             told=told,
             services=services,
-            rollouts=enter(_rollouts(settings, Record(control))),
+            rollouts=enter(_rollouts(settings, Record(services.control))),
             online=enter(OnlineTrees(folder.logs, settings.trees)),
             trimming=enter(_trimming(settings, jobs, trainer, board)),
         )
+
+
+def serve(settings: RunSettings, parts: Parts) -> None:
+    """Have engines serve the newest weights, and executions told of them.
+
+    Raises:
+        Stopped: `stop` said so before they did.
+        GyreError: an engine or the proxy does not come up.
+    """
+    services, trainer, jobs = parts.services, parts.trainer, parts.jobs
+    services.start(trainer.served, str(trainer.state.version), expected(services, trainer))
+    confined = jobs.options.confined
+    jobs.options = options_of(
+        settings, jobs.options.runs, model=services.model, context=services.context, confined=confined
+    )
 
 
 def _jobs(settings: RunSettings, folder: LiveFolder, confined: bool) -> Jobs:

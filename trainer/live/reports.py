@@ -21,7 +21,7 @@ class Trained:
     staleness: int
     """Publications between its dispatch and its consumption."""
     update_staleness: int
-    """Optimizer steps between the two."""
+    """Updates between the two, those that were skipped included."""
     scores: Sequence[float]
     """Of its scored executions."""
     outcomes: Mapping[str, int]
@@ -51,7 +51,7 @@ class BatchReport:
     """From 0."""
     burst: int
     version: str
-    """That its updates started from."""
+    """That engines served meanwhile. Later batches of a burst start from newer weights."""
     groups: Sequence[Trained]
     updates: int
     """Optimizer steps that were taken; those without variance are not counted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,14 +112,17 @@ def set_up(
     stop: Callable[[], bool],
     at: Observer,
     tasks: Tasks | None = None,
+    beside: AbstractContextManager[object] | None = None,
 ) -> Iterator[Trainer]:
     """Holds the run's folder as long as the block lasts. Collective. `tasks`: for the main process.
+
+    `beside` is entered once the folder is this run's, before a model is read, and left at the end.
 
     Raises:
         TrainError: the folder has another run, or none to go on with; model or settings that cannot be used.
     """
     folder = RunFolder(root, bare=LEFT_BARE, settings=SETTINGS)
-    with owned(folder, ranks, resume=resume):
+    with owned(folder, ranks, resume=resume), beside or nullcontext():
         yield _trainer(settings, folder, ranks, resume, tell, stop, at, tasks or Tasks())
 
 

@@ -54,7 +54,7 @@ class Staleness(msgspec.Struct, frozen=True, kw_only=True):
     """Publications."""
     max: int
     updates_mean: float
-    """Optimizer steps."""
+    """Updates, those that were skipped included."""
     updates_max: int
 
 

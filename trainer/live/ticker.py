@@ -11,7 +11,7 @@ from gyre.proxy.errors import GyreError
 from gyre.trainer.live.assignment import Counts
 from gyre.trainer.live.board import Board
 from gyre.trainer.live.folder import LiveFolder
-from gyre.trainer.live.status import Status, StatusFile
+from gyre.trainer.live.status import Phase, Status, StatusFile
 
 _TICK_S = 0.5
 
@@ -26,13 +26,15 @@ class Seen(NamedTuple):
 
 
 class Ticker:
-    """For the length of a block; an error that leaves it is what the run failed of."""
+    """For the length of a block. The last phase is told at its end: `last`, or that the run failed of the
+    error that leaves it."""
 
     def __init__(self, board: Board, folder: LiveFolder, show: Callable[[Status], None]) -> None:
         self._board = board
         self._file = StatusFile(folder.status)
         self._show = show
         self.look: Callable[[], Seen] = lambda: Seen(Counts())
+        self.last = Phase.INTERRUPTED
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
 
@@ -49,6 +51,8 @@ class Ticker:
             self._board.failed(error.message, error.hint)
         elif error is not None:
             self._board.failed(f"{type(error).__name__}: {error}")
+        else:
+            self._board.enter(self.last)
         self._tell()
 
     def _run(self) -> None:

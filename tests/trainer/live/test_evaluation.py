@@ -52,7 +52,9 @@ def test_no_artifact_is_a_score_of_0_and_what_was_not_scored_does_not_count() ->
         state("c", None, outcome=ExecutionOutcome.NO_ARTIFACT, ended=ExecutionOutcome.COMPLETED),
         state("d", None, outcome=ExecutionOutcome.SCORER_FAILED, ended=ExecutionOutcome.COMPLETED),
     ]
-    made = evaluated(Evaluation("eval-000001", "1", 3, 1.0), Finished(key="eval-000001", states=states), 2.0)
+    finished = Finished(key="eval-000001", states=states, at=12.0)
+    made = evaluated(Evaluation("eval-000001", "1", 3, 1.0), finished, 10.0)
+    assert made.seconds == 2.0
     assert (made.episodes, made.pass_rate, made.mean_score) == (3, 1 / 3, 0.5)
     assert made.completed == 0.75
     assert made.outcomes == {"completed": 1, "timed_out": 1, "no_artifact": 1, "scorer_failed": 1}

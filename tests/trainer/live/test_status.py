@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gyre.trainer.errors import TrainError
 from gyre.trainer.live.assignment import Counts
 from gyre.trainer.live.board import HISTORY, WARNINGS, Board, Rate, notable
+from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.reports import Evaluated
 from gyre.trainer.live.status import (
     Phase,
@@ -26,6 +27,7 @@ from gyre.trainer.live.status import (
     is_running,
     read_status,
 )
+from gyre.trainer.live.ticker import Ticker
 from tests.trainer.live.told import SECONDS, evaluated, publication, report
 
 
@@ -156,6 +158,17 @@ def test_tokens_that_come_by_leaps_are_divided_by_the_time_they_took() -> None:
     assert rate.per_s(1000.0) == pytest.approx(8.0)
     rate.at(1200.0, 5000)
     assert rate.per_s(2500.0) == pytest.approx(2.0)  # overdue: it counts as time spent
+
+
+def test_a_run_is_over_when_all_of_its_parts_are(tmp_path: Path) -> None:
+    told, _ = board(tmp_path)
+    shown: list[Status] = []
+    with Ticker(told, LiveFolder(tmp_path), shown.append) as ticker:
+        ticker.last = Phase.ENDED
+    *before, last = (status.phase for status in shown)
+    assert set(before) == {Phase.STARTING} and last is Phase.ENDED
+    found = read_status(tmp_path)
+    assert found is not None and found.phase is Phase.ENDED
 
 
 def test_a_folder_without_a_run_has_no_status(tmp_path: Path) -> None:
