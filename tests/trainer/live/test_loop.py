@@ -55,6 +55,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
 def test_a_run_does_not_go_on_with_other_tasks(tmp_path: Path) -> None:
     settings = small_run(tmp_path, batches=2)
     assert run(settings, tmp_path / "out", watch=Stops(after=1).watch).interrupted
+    assert len(executions(tmp_path)) == 6 + 2  # of one batch, and an evaluation
     write_tasks(tmp_path / "tasks", "hill")
     with pytest.raises(TrainError, match=r"started with other tasks; new: `.*/tasks/hill`"):
         run(settings, tmp_path / "out", resume=True)

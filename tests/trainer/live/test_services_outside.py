@@ -167,10 +167,11 @@ def test_one_that_does_not_come_up_at_all_is_told_with_its_words(tmp_path: Path)
         services.start(folders(tmp_path)[0], "0")
 
 
+@pytest.mark.timeout(90)
 def test_who_does_not_want_to_wait_for_a_start_is_heard(tmp_path: Path) -> None:
     place = tmp_path / "run"
     silent = (sys.executable, "-c", "import time; time.sleep(600)", "{model}", "{port}")
-    table = EngineTable(kind=EngineKind.VLLM, command=silent, start_timeout="20s", count=2)
+    table = EngineTable(kind=EngineKind.VLLM, command=silent, count=2)
 
     def stop() -> bool:
         """Once both have begun."""
