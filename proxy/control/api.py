@@ -49,6 +49,8 @@ def control_app(worker: Worker, plane: ControlPlane) -> FastAPI:
         redoc_url=None,
         responses={400: {"model": ErrorView}, 422: {"model": ErrorView}},
     )
+    # First, for routes are tried one after the other, and these are asked for most.
+    ExecutionRoutes(worker, plane).add_to(app.router, "/gyre/v1")
     routes = _Routes(worker, plane)
     app.add_api_route("/healthz", routes.health, response_model=HealthView)
     app.add_api_route("/metrics", routes.metrics, response_class=Response)
@@ -56,7 +58,6 @@ def control_app(worker: Worker, plane: ControlPlane) -> FastAPI:
     app.add_api_route("/gyre/v1/log/seal", routes.seal, methods=["POST"], response_model=SealView)
     app.add_api_route("/gyre/v1/log/forget", routes.forget, methods=["POST"], response_model=ForgetView)
     app.include_router(BackendRoutes(plane).router, prefix="/gyre/v1")
-    app.include_router(ExecutionRoutes(worker, plane).router, prefix="/gyre/v1")
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(StarletteHTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)

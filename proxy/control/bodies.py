@@ -92,6 +92,8 @@ class ExecutionBody(Body):
     restore_arguments: bool | None = None
     """Send arguments of tool calls as they were sampled, where the harness wrote them anew."""
     limits: LimitBody | None = None
+    new: bool = False
+    """Refuse it with 409 where something is known of an execution of that name."""
 
 
 class EventBody(Body):

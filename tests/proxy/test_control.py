@@ -211,6 +211,7 @@ def test_a_name_from_which_a_path_could_be_formed_is_refused(untouched: Control,
         ('{"event": "ended", "sorce": 1}', "`sorce`"),
         ('{"event": ', "JSON"),
         ("[]", "`body`"),
+        ("[" * 100_000, "JSON"),
     ],
 )
 def test_a_malformed_event_is_refused_and_says_what_is_wrong(
@@ -221,6 +222,17 @@ def test_a_malformed_event_is_refused_and_says_what_is_wrong(
     assert status == 422
     assert named in message
     assert untouched.events() == []
+
+
+def test_an_execution_that_shall_be_new_is_refused_where_anything_is_known_of_it(control: Control) -> None:
+    control.ok("PUT", "executions/e1", {"task": "t1", "new": True})
+    control.ok("POST", "executions/e2/events", {"event": "ended"})
+    for name in ("e1", "e2"):
+        before = control.ok("GET", f"executions/{name}")
+        refusal = error(control, "PUT", f"executions/{name}", {"task": "t2", "new": True})
+        assert refusal == (409, "known_execution", f"execution `{name}` is known already")
+        assert control.ok("GET", f"executions/{name}") == before
+    assert [event.event for event in control.events()] == ["started", "ended"]
 
 
 def test_a_huge_body_is_refused(untouched: Control) -> None:

@@ -46,6 +46,24 @@ def test_a_new_name_begins_with_attempt_0(stage: Stage) -> None:
     ]
 
 
+class Counting(Control):
+    """Says how often the proxy was asked."""
+
+    asked = 0
+
+    def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, patience_s: float = 0.0
+    ) -> dict[str, Any] | None:
+        self.asked += 1
+        return super().ask(method, path, body, patience_s=patience_s)
+
+
+def test_a_new_name_takes_one_request(stage: Stage) -> None:
+    counting = Counting(stage.proxy.url)
+    Record(counting).begin("e1", "t", "g", True)
+    assert counting.asked == 1
+
+
 def test_arguments_are_restored_for_those_who_write_them_anew(stage: Stage) -> None:
     stage.record.begin("e1", None, None, restores=True)
     stage.record.begin("e2", None, None)

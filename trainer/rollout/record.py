@@ -97,6 +97,8 @@ class Record:
         about: dict[str, Any] = {"task": task, "group": group, "evaluation": evaluation}
         about |= {"restore_arguments": True if restores else None, "pin": pin, "limits": allowance}
         said = {key: msgspec.to_builtins(value) for key, value in about.items() if value is not None}
+        if ended < 0 and (fresh := self._begin_new(name, said)) is not None:
+            return fresh
         route = execution_route(name)
         view = self.control.ask("GET", route, patience_s=self._patience_s)
         if view and view["ended"] and not again:
@@ -109,8 +111,14 @@ class Record:
             message = f"calls of an execution `{name}` are recorded already, and it has not ended"
             raise BusyError(message, "give it another name with `--execution`")
         method, body = ("GET", None) if over and not said else ("PUT", said)
-        begun = self._ask(method, route, body, self._patience_s)
-        return Standing(begun["attempt"], begun["calls"], begun["held_s"], begun["first_ns"])
+        return _standing(self._ask(method, route, body, self._patience_s))
+
+    def _begin_new(self, name: str, said: View) -> Standing | None:
+        """In one request, which does nothing where the proxy knows of such an execution."""
+        try:
+            return _standing(self._ask("PUT", execution_route(name), {**said, "new": True}, self._patience_s))
+        except OtherError:
+            return None
 
     def _catch_up(self, name: str, view: View | None, ended: int) -> bool:
         """Whether the attempt that the proxy knows of is over; those until `ended` are.
@@ -199,6 +207,10 @@ class Record:
             return self.control.ask("GET", execution_route(name))
         except UpstreamError:
             return None
+
+
+def _standing(view: View) -> Standing:
+    return Standing(view["attempt"], view["calls"], view["held_s"], view["first_ns"])
 
 
 def _has_calls(view: View) -> bool:
