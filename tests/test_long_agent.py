@@ -222,8 +222,9 @@ def test_the_table_says_what_a_build_and_a_run_were_like(
     assert [row.trajectories for row in rows] == [1, 5, 9, 1]
     assert [row.tokens for row in rows] == [100, 100, 100, 900]
     assert rows[2].kept == 1.0
-    head, _, first, *_ = example.table.table(rows).splitlines()
+    head, _, untrained, first, *_ = example.table.table(rows, 0.2).splitlines()
     assert head.startswith("| | targets kept |")
+    assert untrained == "| untrained | | | | | | 0.20 |"
     assert first == f"| cap 1 | {rows[0].kept:.1%} | 1.0 | 100 | 2.0 | 100.0% | 0.25 |"
 
 

@@ -16,12 +16,19 @@ PROBE = (
 
 
 def ids_of_probe(folder: Path) -> list[int] | None:
-    """Of a short text, by the folder's own tokenizer; None: it has none."""
-    if not (folder / FILE).is_file():
-        return None
-    from tokenizers import Tokenizer
+    """Of a short text, by the folder's own tokenizer; None: it has none that can be read here."""
+    if (folder / FILE).is_file():
+        from tokenizers import Tokenizer
 
-    ids: list[int] = Tokenizer.from_file(str(folder / FILE)).encode(PROBE, add_special_tokens=False).ids
+        ids: list[int] = Tokenizer.from_file(str(folder / FILE)).encode(PROBE, add_special_tokens=False).ids
+        return ids
+    from transformers import AutoTokenizer
+
+    try:
+        older = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, ImportError):  # no files; of no kind that it knows; a package is missing
+        return None
+    ids = older.encode(PROBE, add_special_tokens=False)
     return ids
 
 

@@ -75,13 +75,14 @@ def main() -> None:
     options.add_argument("--model", required=True)
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--tasks", type=Path, help="what trained models are judged by; without: no score")
-    options.add_argument("--epochs", type=int, default=2)
+    options.add_argument("--epochs", type=int, default=4)
     given = options.parse_args()
     shutil.rmtree(given.out, ignore_errors=True)
     given.out.mkdir(parents=True)
+    before = judged(Path(given.model), given.tasks, given.out / "untrained") if given.tasks else None
     rows = [measure(way, given) for way in WAYS]
     (given.out / "table.json").write_text(json.dumps([row._asdict() for row in rows], indent=1))
-    print("\n" + table(rows))
+    print("\n" + table(rows, before))
 
 
 def measure(way: Way, given: argparse.Namespace) -> Row:
@@ -113,10 +114,11 @@ def row(way: Way, trees: Path, run: Path, score: float | None) -> Row:
 
 def judged(model: Path, tasks: Path, folder: Path) -> float:
     """Mean score of a model on tasks that were not trained on."""
+    folder.mkdir(exist_ok=True)
     with engine(model) as url:
         said = subprocess.run(
             [
-                *(str(COMMANDS / "gyre"), "run", "--tasks", str(tasks), "--n", "1", "--jobs", "4"),
+                *(str(COMMANDS / "gyre"), "run", "--tasks", str(tasks), "--n", "4", "--jobs", "4"),
                 *("--upstream", url, "--logs", str(folder / "logs"), "--runs", str(folder / "runs")),
                 *("--evaluation", "--json", "--", *AGENT),
             ],
@@ -145,13 +147,17 @@ def gyre(*command: str) -> None:
         sys.exit(code)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """In Markdown. Times are given beside that of all trajectories through trees."""
+def table(rows: Sequence[Row], before: float | None) -> str:
+    """In Markdown. Times are given beside that of all trajectories through trees; `before` is the untrained
+    model's score.
+    """
     whole = next(row.seconds for row in rows if row.way == NO_CAP)
     lines = [
         "| | targets kept | trajectories | tokens computed | seconds | of no cap | score |",
         "|---|---|---|---|---|---|---|",
     ]
+    if before is not None:
+        lines.append(f"| untrained | | | | | | {before:.2f} |")
     for row in rows:
         score = "" if row.score is None else f"{row.score:.2f}"
         lines.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from gyre.elastic.engines.launch import launch
 from gyre.elastic.engines.logprobs import check_logprobs
 from gyre.elastic.engines.options import EngineOptions, InFlight
 from gyre.elastic.engines.sglang import Sglang
-from gyre.elastic.engines.tokenizer import FILE, PROBE, check_tokenizer
+from gyre.elastic.engines.tokenizer import FILE, PROBE, check_tokenizer, ids_of_probe
 from gyre.elastic.engines.transfer import Client, FromMemory, Source, meeting_place
 from gyre.elastic.engines.vllm import ENV, Vllm
 from gyre.proxy.errors import EngineError
@@ -238,6 +239,17 @@ def test_an_engine_with_another_tokenizer_is_told(tmp_path: Path, kind: type[Vll
         with pytest.raises(EngineError, match=f"makes {len(own) - 1} tokens of a text that has {len(own)}"):
             check_tokenizer(engine, "policy", folder(0))
         check_tokenizer(engine, "policy", tmp_path)
+
+
+def test_a_tokenizer_of_the_older_form_is_read_too(tmp_path: Path) -> None:
+    """As GPT-2's: a vocabulary and its merges in two files."""
+    assert ids_of_probe(tmp_path) is None
+    own = json.loads((folder(0) / FILE).read_text())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(own["vocab"]))
+    merges = [" ".join(pair) for pair in own["merges"]]
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    assert ids_of_probe(tmp_path) == ids_of_probe(folder(0))
 
 
 def test_handles_of_gpu_memory_go_through_json(tmp_path: Path) -> None:

@@ -91,13 +91,18 @@ class Services:
     def start(self, model_folder: Path, version: str, expected: Expected | None = None) -> Control:
         """Engines that serve the folder as `version`, and a proxy that takes calls for them.
 
-        `expected`: what the weights make of a prompt, for engines that are opaque.
+        `expected`: what the weights make of a prompt, for engines that are opaque. Without it nobody can
+        know what these compute with, which is told.
 
         Raises:
             GyreError: one does not come up, or serves something else; what it said last is in the hint.
             Stopped: before all of them were there.
         """
         served = self._served = _Served(model_folder, version, expected)
+        if self.opaque and expected is None:
+            self._tell(
+                f"`{model_folder}` has no tokenizer that can be read: engines are not compared with it"
+            )
         self._start_engines(served)
         self._verify(self.engines, served)
         self._proxy.start(version)

@@ -140,7 +140,7 @@ def test_an_engine_that_takes_up_nothing_is_started_again_with_the_new_weights(t
         assert real(services) == second
         assert services.engines[0].weights().version == "1"
         assert services.restarts == {"engine-0": 1}
-    assert len(told) == 1 and "out of memory; it is started again with the new weights" in told[0]
+    assert len(told) == 2 and "out of memory; it is started again with the new weights" in told[1]
 
 
 def test_one_that_cannot_be_started_again_ends_the_run(tmp_path: Path) -> None:
@@ -240,6 +240,16 @@ def test_one_that_computes_with_other_weights_than_it_names_is_told(tmp_path: Pa
             services.start(first, "0", EXPECTED)
 
 
+def test_where_nothing_can_be_compared_that_is_told(tmp_path: Path) -> None:
+    first = folders(tmp_path)[0]
+    told: list[str] = []
+    with VllmControl() as server:
+        server.routes["GET /v1/models"] = (200, MODELS)
+        with Services(of_others(server.url), LiveFolder(tmp_path / "run"), told.append) as services:
+            services.start(first, "0")
+    assert told == [f"`{first}` has no tokenizer that can be read: engines are not compared with it"]
+
+
 def test_one_that_came_back_is_compared_too(tmp_path: Path) -> None:
     first = folders(tmp_path)[0]
     with VllmControl() as server:
@@ -268,6 +278,7 @@ def test_one_that_hangs_is_dead_until_it_answers(tmp_path: Path, monkeypatch: py
         server.routes["GET /health"] = lambda _: (200, "") if goes_on.wait(30) else (500, "")
         with Services(of_others(server.url), LiveFolder(tmp_path / "run"), told.append) as services:
             services.start(first, "0")
+            told.clear()
             goes_on.clear()
             wait_for(lambda: told)
             assert services.restarts == {"engine-0": 1}
@@ -297,7 +308,7 @@ from pathlib import Path
 from tests.trainer.live.test_services_outside import commanded
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.services import Services
-services = Services(commanded(), LiveFolder(Path(sys.argv[1])), print)
+services = Services(commanded(), LiveFolder(Path(sys.argv[1])), lambda _: None)
 services.start(Path(sys.argv[1]), "0")
 print("started", flush=True)
 time.sleep(600)
