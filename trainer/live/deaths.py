@@ -1,10 +1,13 @@
-"""When something that dies again and again is given up. Pure, but for the clock it is given."""
+"""What died is started again, until it is given up."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+
+from gyre.proxy.errors import EngineError, GyreError
 
 LIMIT = 5
 WINDOW_S = 120.0
@@ -40,3 +43,25 @@ class Deaths:
         while recent and recent[0] < self._clock() - WINDOW_S:
             recent.popleft()
         return recent
+
+
+def revive(name: str, begin: Callable[[], None], deaths: Deaths, over: threading.Event) -> None:
+    """Try until `begin` succeeds, or `over` says that nobody wants it any more.
+
+    Raises:
+        GyreError: it failed too often, or what it is about died too often.
+    """
+    deaths.note(name)
+    for attempt in range(STARTS):
+        if deaths.too_many(name):
+            said = f"`{name}` died {LIMIT} times within {WINDOW_S:g} s"
+            raise EngineError(said, "`services/` in the run's folder has what it said")
+        if over.wait(deaths.pause_s(name)):
+            return
+        try:
+            begin()
+            return
+        except GyreError:
+            if attempt == STARTS - 1 or over.is_set():
+                raise
+            deaths.note(name)

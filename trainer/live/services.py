@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from gyre.elastic.engines.tokenizer import check_tokenizer
 from gyre.proxy.errors import EngineError, GyreError, UpstreamError
 from gyre.proxy.units import seconds_of
 from gyre.trainer.live.claims import require_served
-from gyre.trainer.live.deaths import LIMIT, STARTS, WINDOW_S, Deaths
+from gyre.trainer.live.deaths import Deaths, revive
 from gyre.trainer.live.engines import engines_of
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.proxy import TELLS_ITSELF, RunProxy
@@ -178,16 +178,18 @@ class Services:
 
     def _start_engines(self, served: _Served) -> None:
         """Raises what `start` does."""
+        failed: BaseException | None = None
         with ThreadPoolExecutor(len(self.engines)) as pool:
             starting = [pool.submit(one.start, served.folder, served.version) for one in self.engines]
             while wait(starting, _WATCH_S).not_done:
-                if self._stop():
+                failed = failed or _failure(starting)
+                if failed or self._stop():
                     # Each time anew: one may be just about to begin. Whose process ended gives up.
                     self._stop_all()
         if self._stop():
             raise Stopped
-        for each in starting:
-            each.result()
+        if failed := failed or _failure(starting):
+            raise failed
 
     def _stop_all(self) -> None:
         self._proxy.stop()
@@ -279,31 +281,18 @@ class Services:
                 )
 
     def _restart(self, name: str, begin: Callable[[_Served], None]) -> None:
-        """Try until `begin` succeeds.
-
-        Raises:
-            GyreError: it failed too often, or what it is about died too often.
-        """
-        assert self._served is not None
-        self._deaths.note(name)
-        for attempt in range(STARTS):
-            if self._deaths.too_many(name):
-                raise EngineError(
-                    f"`{name}` died {LIMIT} times within {WINDOW_S:g} s",
-                    "`services/` in the run's folder has what it said",
-                )
-            if self._over.wait(self._deaths.pause_s(name)):
-                return
-            try:
-                begin(self._served)
-                return
-            except GyreError:
-                if attempt == STARTS - 1 or self._over.is_set():
-                    raise
-                self._deaths.note(name)
+        """Raises what `revive` does."""
+        served = self._served
+        assert served is not None
+        revive(name, lambda: begin(served), self._deaths, self._over)
 
     def _open(self) -> int:
         with suppress(UpstreamError):
             told = self.control.ask("GET", "/gyre/v1/backends")
             return sum(backend["open"] for backend in (told or {}).get("backends") or ())
         return 0
+
+
+def _failure(starting: Sequence[Future[None]]) -> BaseException | None:
+    """Of the first that has failed; those which are stopped for its sake fail later."""
+    return next((problem for each in starting if each.done() and (problem := each.exception())), None)

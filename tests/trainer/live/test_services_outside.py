@@ -167,6 +167,26 @@ def test_one_that_does_not_come_up_at_all_is_told_with_its_words(tmp_path: Path)
         services.start(folders(tmp_path)[0], "0")
 
 
+FIRST_FAILS = """
+import os, sys, time
+try:
+    os.open(sys.argv[1] + ".first", os.O_CREAT | os.O_EXCL)
+except FileExistsError:
+    time.sleep(600)
+sys.exit("no GPU is left")
+"""
+
+
+@pytest.mark.timeout(90)
+def test_when_one_of_several_does_not_come_up_the_others_are_not_waited_for(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", FIRST_FAILS, "{model}", "{port}")
+    table = EngineTable(kind=EngineKind.VLLM, command=command, count=2)
+    with Services(settings(table), LiveFolder(tmp_path / "run"), print) as services:
+        with pytest.raises(EngineError, match="ended before it answered: no GPU is left"):
+            services.start(folders(tmp_path)[0], "0")
+        assert not any(engine.alive() for engine in services.engines)
+
+
 @pytest.mark.timeout(90)
 def test_who_does_not_want_to_wait_for_a_start_is_heard(tmp_path: Path) -> None:
     place = tmp_path / "run"
