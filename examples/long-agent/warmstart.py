@@ -14,6 +14,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from statistics import fmean
 
 import torch
 from agent import MANUAL
@@ -27,10 +28,10 @@ HABIT = 0.6
 """Of the words, given rightly by the expert that is met last."""
 ENOUGH = 0.97
 """Of the words, given rightly by the pupil."""
-MOST, SPOILED = 1000, 30
+MOST, MOST_HABIT, LOOK_EVERY = 1000, 120, 15
 """Steps."""
 BAND = (0.10, 0.40)
-"""Of its mean score on lists that are held out, in the end."""
+"""Of its mean score on lists that are held out, in the end. The habit is learned up to the middle."""
 LISTS, LIMIT = 8, 1250
 
 
@@ -73,10 +74,7 @@ def main(folder: Path, seed: int) -> None:
     print(f"a manual of {len(lessons.manual)} tokens, {len(tokenizer)} in all", flush=True)
     until_it_copies("short", lambda: pupil.learn(lessons.short(), 2e-3, manual=False))
     until_it_copies("with the manual", lambda: pupil.learn(lessons.long(), 1e-3))
-    for step in range(SPOILED):
-        report("the habit", step, *pupil.learn(lessons.habit(HABIT), 5e-4))
-    score = mean_score(pupil.model, tokenizer, LISTS, LIMIT)
-    print(f"a mean score of {score:.2f} on {LISTS} lists that are held out")
+    score = spoiled(pupil, tokenizer, lessons)
     if not BAND[0] <= score <= BAND[1]:
         raise SystemExit(f"it is to be from {BAND[0]} to {BAND[1]}; another seed may do better")
     pupil.model.to(torch.bfloat16).save_pretrained(folder)  # half the size; whoever loads it computes in fp32
@@ -92,6 +90,19 @@ def until_it_copies(what: str, learn: Callable[[], tuple[float, float]]) -> None
         if copies >= ENOUGH:
             return
     raise SystemExit(f"it does not copy after {MOST} steps; another seed may do better")
+
+
+def spoiled(pupil: Pupil, tokenizer: PreTrainedTokenizerFast, lessons: Lessons) -> float:
+    """What it is worth then."""
+    score = 1.0
+    for step in range(MOST_HABIT):
+        report("the habit", step, *pupil.learn(lessons.habit(HABIT), 5e-4))
+        if step % LOOK_EVERY == LOOK_EVERY - 1:
+            score = mean_score(pupil.model, tokenizer, LISTS, LIMIT)
+            print(f"a mean score of {score:.2f} on {LISTS} lists that are held out", flush=True)
+        if score <= fmean(BAND):
+            break
+    return score
 
 
 def report(what: str, step: int, loss: float, right: float) -> None:
