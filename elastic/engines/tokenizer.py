@@ -25,7 +25,7 @@ def ids_of_probe(folder: Path) -> list[int] | None:
     from transformers import AutoTokenizer
 
     try:
-        older = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        older = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, ImportError):  # no files; of no kind that it knows; a package is missing
         return None
     ids = older.encode(PROBE, add_special_tokens=False)
