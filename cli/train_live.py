@@ -141,12 +141,14 @@ def _print(outcome: LiveOutcome, settings: RunSettings, seconds: float) -> None:
 
 
 def _evaluations(evaluations: list[Evaluated]) -> list[tuple[str, object]]:
-    """The first and the last of each temperature."""
+    """The first and the last of each temperature, with the mean scores where they say more."""
     rows: list[tuple[str, object]] = []
     for temperature in dict.fromkeys(each.temperature for each in evaluations):
         alike = [each for each in evaluations if each.temperature == temperature]
-        rates = [_rate(each) for each in (alike[0], alike[-1])[: len(alike)]]
-        rows.append((f"evaluated at temperature {temperature:g}", " -> ".join(rates)))
+        ends = (alike[0], alike[-1])[: len(alike)]
+        rows.append((f"evaluated at temperature {temperature:g}", " -> ".join(map(_rate, ends))))
+        if any(each.mean_score != each.pass_rate for each in ends):
+            rows.append(("mean score", " -> ".join(map(_score, ends))))
     return rows
 
 
@@ -154,3 +156,7 @@ def _rate(evaluated: Evaluated) -> str:
     if evaluated.pass_rate is None:
         return f"nothing scored (version {evaluated.version})"
     return f"{evaluated.pass_rate:.0%} of {evaluated.episodes:,} (version {evaluated.version})"
+
+
+def _score(evaluated: Evaluated) -> str:
+    return "-" if evaluated.mean_score is None else f"{evaluated.mean_score:.3g}"

@@ -225,6 +225,20 @@ def outcome_of(out: Path, **changed: Any) -> LiveOutcome:
     return LiveOutcome(**about | changed)
 
 
+def test_what_is_not_passed_but_better_is_seen_at_the_end(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def at(version: str, score: float) -> Evaluated:
+        about: dict[str, Any] = {"update": 0, "temperature": 1.0, "episodes": 8, "pass_rate": 0.0}
+        return Evaluated(version=version, mean_score=score, **about)
+
+    outcome = outcome_of(tmp_path, evaluations=[at("0", 0.19), at("8", 0.4375)])
+    loop_that(monkeypatch, lambda *_: outcome)
+    assert run("train", file, "--out", tmp_path / "out") == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "0% of 8 (version 0) -> 0% of 8 (version 8) mean score 0.19 -> 0.438" in words
+
+
 def loop_that(
     monkeypatch: pytest.MonkeyPatch, does: Callable[[RunSettings, LiveWatch, bool], LiveOutcome]
 ) -> None:
@@ -257,6 +271,7 @@ def test_a_run_that_came_to_its_end(
     assert shown.err.splitlines()[0] == "it begins"
     assert f"serve it: gyre engine --model {out}/final" in shown.err
     words = " ".join(shown.out.split())
+    assert "mean score" not in words  # it says the same
     assert "trained" in words and "batches 5 of 7" in words
     assert "evaluated at temperature 1 25% of 8 (version 0) -> 88% of 8 (version 5)" in words
     assert run("train", file, "--out", out, "--json") == 0
