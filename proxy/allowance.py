@@ -10,15 +10,17 @@ CODE = "execution_limit"
 STATUS = 403
 """Agents take it for final: they neither wait nor try again."""
 _REACHED = " has reached "
-_Count = Annotated[int, msgspec.Meta(ge=1)]
+MOST = 2**53
+"""JSON of any language has it exactly."""
+Allowed = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of each attempt; None: no limit."""
 
-    calls: _Count | None = None
+    calls: Allowed | None = None
     """That ask for an answer to be sampled."""
-    tokens: _Count | None = None
+    tokens: Allowed | None = None
     """Sampled ones. Looked at before a call: the last one may go beyond."""
 
     def reached(self, calls: int, tokens: int) -> str:

@@ -75,10 +75,9 @@ def response_blocks(body: bytes | None) -> list[Block]:
 def arguments_of(block: Block) -> list[str]:
     """String values anywhere in a tool call's arguments."""
     try:
-        value = orjson.loads(block.text.partition("\n")[2])
-    except orjson.JSONDecodeError:
+        return list(_strings(orjson.loads(block.text.partition("\n")[2])))
+    except (orjson.JSONDecodeError, RecursionError):
         return [block.text.partition("\n")[2]]
-    return list(_strings(value))
 
 
 def _said(value: Any, role: str) -> list[Block]:

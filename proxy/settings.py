@@ -88,12 +88,16 @@ class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A journal segment is sealed into Parquet when it is this large or this old."""
 
 
+MOST_TOP_K = 2**31 - 1
+"""As engines hold it."""
+
+
 class Pin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sampling forced on every call; unset fields are left to the client."""
 
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1, le=MOST_TOP_K)] | None = None
     min_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None

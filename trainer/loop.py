@@ -98,6 +98,7 @@ class _Loop:
             self._go_on()
             trainer.team.served_as(str(trainer.state.version))
             self._tell_of_the_last()
+            self._lot.void_later(trainer.state.version)
             self._lot.go_on_with(trainer.state.waiting)
             while not self._dispatch.over:
                 self._burst()
@@ -218,7 +219,7 @@ class _Loop:
         state, update = self._trainer.state, self._trainer.learner.progress.update
         settings = self._settings
         wanted = due(settings.evaluation, settings.sampling, version=state.version, update=update, last=last)
-        done = {(one.version, one.temperature) for one in self._evaluations}
+        done = {(one.version, one.temperature) for one in self._evaluations if one.episodes}
         for one in wanted:
             if (one.version, one.temperature) not in done:
                 self._pending.append((one, time.monotonic()))
@@ -231,6 +232,8 @@ class _Loop:
             with self._clock("evaluate"):
                 finished = self._inbox.evaluation(one.key)
             made = evaluated(one, finished, began)
+            if not made.episodes:  # no engine was there: whoever goes on does it anew
+                self._jobs.void(self._jobs.of_evaluation(one.key, one.temperature))
             self._pending.pop(0)
             self._evaluations.append(made)
             self._told.evaluation(made)

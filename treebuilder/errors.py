@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import logging
 from pathlib import Path
 
 from gyre.proxy.errors import GyreError
+
+log = logging.getLogger(__name__)
 
 
 class TreeError(GyreError, ValueError):
@@ -14,6 +17,18 @@ class TreeError(GyreError, ValueError):
 
 class ExecutionError(GyreError, ValueError):
     """One execution cannot be rebuilt; `str()` says which call and why. Others are not affected."""
+
+
+def fault_of(problem: Exception, execution: str) -> ExecutionError:
+    """What a fault of gyre's own costs: the execution that shows it. What agents send can be anything.
+
+    Raises:
+        MemoryError, OSError, GyreError: these are no faults, and the next execution would meet them too.
+    """
+    if isinstance(problem, MemoryError | OSError | GyreError):
+        raise problem
+    log.error("the tree of `%s` cannot be built", execution, exc_info=problem)
+    return ExecutionError(f"a fault of gyre's own: {type(problem).__name__}: {problem}")
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -23,7 +23,7 @@ from gyre.proxy.log.reading.bodies import RecentBodies, find_bodies
 from gyre.proxy.log.reading.read import read_log
 from gyre.treebuilder.builder import Builder
 from gyre.treebuilder.call import Call
-from gyre.treebuilder.errors import ExecutionError
+from gyre.treebuilder.errors import ExecutionError, fault_of
 from gyre.treebuilder.held import HeldRows
 from gyre.treebuilder.offline.calls import calls_of
 from gyre.treebuilder.offline.source import Source
@@ -99,6 +99,8 @@ class Online:
             return problem
         except CorruptLogError as problem:
             return ExecutionError(problem.message)
+        except Exception as problem:
+            return fault_of(problem, key[0])
         tree.problems = [*problems, *tree.problems]
         return tree
 

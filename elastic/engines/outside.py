@@ -9,7 +9,7 @@ from pathlib import Path
 from gyre.elastic.engines.connection import Connection
 from gyre.elastic.engines.launch import Launch
 from gyre.elastic.engines.pulse import Pulse
-from gyre.proxy.errors import EngineError
+from gyre.proxy.errors import EngineError, GyreError
 
 
 class Outside:
@@ -55,11 +55,22 @@ class Outside:
             yield
             return
         pause()
-        try:
+        with told_of_pause(self.url, self.launch is not None):
             yield
-        except EngineError as problem:
-            if self.launch is not None:
-                raise
-            left = f"`{self.url}` stays paused, it may have half of the new weights: start it again"
-            raise EngineError(problem.message, f"{problem.hint}; {left}" if problem.hint else left) from None
         resume()
+
+
+@contextmanager
+def told_of_pause(url: str, owned: bool) -> Iterator[None]:
+    """A block in which an engine is paused. After a failure it stays so: whose it is has to know.
+
+    Raises:
+        EngineError: of the block; of an engine that is not ours it says that it stands still.
+    """
+    try:
+        yield
+    except GyreError as problem:
+        if owned:
+            raise
+        left = f"`{url}` stays paused, it may have half of the new weights: start it again"
+        raise EngineError(problem.message, f"{problem.hint}; {left}" if problem.hint else left) from None

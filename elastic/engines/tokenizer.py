@@ -28,8 +28,8 @@ def ids_of_probe(folder: Path) -> list[int] | None:
         older = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, ImportError):  # no files; of no kind that it knows; a package is missing
         return None
-    ids = older.encode(PROBE, add_special_tokens=False)
-    return ids
+    # Of a kind that `config.json` names it makes one without any tokens, where there are no files of it.
+    return older.encode(PROBE, add_special_tokens=False) or None
 
 
 def check_tokenizer(engine: Engine, model: str, folder: Path) -> None:

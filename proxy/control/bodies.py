@@ -11,9 +11,9 @@ from typing import Any, Literal, Self
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gyre.proxy.allowance import Allowance
+from gyre.proxy.allowance import MOST, Allowance
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
-from gyre.proxy.settings import Backend, EngineName, Pin, Translate
+from gyre.proxy.settings import MOST_TOP_K, Backend, EngineName, Pin, Translate
 from gyre.proxy.status import BackendStatus, ExecutionStatus, LogStatus
 from gyre.proxy.tally import Tally
 
@@ -61,7 +61,7 @@ class PinBody(Body):
 
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: int | None = Field(default=None, ge=-1, le=MOST_TOP_K)
     min_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -74,8 +74,8 @@ class PinBody(Body):
 class LimitBody(Body):
     """Of each attempt of an execution; a call beyond is refused."""
 
-    calls: int | None = Field(default=None, ge=1)
-    tokens: int | None = Field(default=None, ge=1)
+    calls: int | None = Field(default=None, ge=1, le=MOST)
+    tokens: int | None = Field(default=None, ge=1, le=MOST)
     """Sampled ones."""
 
     def allowance(self) -> Allowance:

@@ -6,10 +6,11 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, get_type_hints
 
-from fastapi import Request, Response
+from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -25,11 +26,24 @@ class ShortRoute(APIRoute):
         body: type[BaseModel] | None = get_type_hints(endpoint).get("body")
 
         async def handle(request: Request) -> Response:
-            said = {"body": _read(body, await request.body())} if body else {}
+            said = {"body": _read(body, await _sent(request))} if body else {}
             answer = await endpoint(**request.path_params, **said)
             return Response(answer.model_dump_json(), media_type="application/json")
 
         return handle
+
+
+async def _sent(request: Request) -> bytes:
+    """Only what says that it is JSON: a page in somebody's browser cannot say so unasked."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise RequestValidationError(
+            [{"loc": ("body",), "msg": "send it as `content-type: application/json`"}]
+        )
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        raise HTTPException(400, "the body ended before its end") from None
 
 
 def _read(model: type[BaseModel], data: bytes) -> BaseModel:

@@ -1,6 +1,7 @@
 """Talking to the proxy that writes a log, when one runs.
 
-It leaves its URL and process id in `proxy.json`. A file of a dead proxy means nothing.
+It leaves its URL, and its process id with the time it began, in `proxy.json`. A file of a dead proxy means
+nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import httpx
 
 from gyre.proxy.errors import UpstreamError
 from gyre.proxy.log.folder import Folder
+from gyre.proxy.process import lives
 
 TOKEN_ENV = "GYRE_PROXY_TOKEN"
 _TIMEOUT_S = 120.0
@@ -52,11 +54,7 @@ def proxy_url(folder: Folder) -> str | None:
     """Where the log's proxy listens, if it runs."""
     try:
         told = json.loads(folder.proxy_file.read_bytes())
-        url, pid = str(told["url"]), int(told["pid"])
-        os.kill(pid, 0)
-    except PermissionError:
-        # It runs as another user.
-        return url
-    except (OSError, ValueError, KeyError, TypeError):
+        url, pid, begun = str(told["url"]), int(told["pid"]), told.get("born")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return url
+    return url if lives(pid, begun) else None

@@ -9,6 +9,7 @@ import socket
 
 from gyre.proxy.errors import ConfigError
 from gyre.proxy.log.folder import Folder
+from gyre.proxy.process import born
 
 BACKLOG = 4096
 SCHEMA = 1
@@ -44,8 +45,10 @@ def url_of(listener: socket.socket) -> str:
 
 def announce(folder: Folder, url: str) -> None:
     """Write where this process listens, at once and whole."""
-    temporary = folder.root / f".proxy.json.{os.getpid()}"
-    temporary.write_text(json.dumps({"schema": SCHEMA, "url": url, "pid": os.getpid()}) + "\n")
+    pid = os.getpid()
+    told = {"schema": SCHEMA, "url": url, "pid": pid, "born": born(pid)}
+    temporary = folder.root / f".proxy.json.{pid}"
+    temporary.write_text(json.dumps(told) + "\n")
     temporary.replace(folder.proxy_file)
 
 

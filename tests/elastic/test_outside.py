@@ -244,6 +244,8 @@ def test_an_engine_with_another_tokenizer_is_told(tmp_path: Path, kind: type[Vll
 def test_a_tokenizer_of_the_older_form_is_read_too(tmp_path: Path) -> None:
     """As GPT-2's: a vocabulary and its merges in two files."""
     assert ids_of_probe(tmp_path) is None
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    assert ids_of_probe(tmp_path) is None
     own = json.loads((folder(0) / FILE).read_text())["model"]
     (tmp_path / "vocab.json").write_text(json.dumps(own["vocab"]))
     merges = [" ".join(pair) for pair in own["merges"]]

@@ -41,6 +41,11 @@ def test_arguments_that_are_no_json_are_kept_as_text() -> None:
     assert arguments_of(block) == ['{"a": "cut o']
 
 
+def test_arguments_in_brackets_without_end_are_kept_as_text() -> None:
+    block = Block("assistant", Kind.CALL, "c1", "read\n" + 1000 * "[" + 1000 * "]")
+    assert arguments_of(block) == [1000 * "[" + 1000 * "]"]
+
+
 def test_no_arguments_are_none_in_either_spelling() -> None:
     assert blocks(chat_call("")) == blocks(chat_call("{ }")) != blocks(chat_call("null"))
 

@@ -224,6 +224,30 @@ def test_a_malformed_event_is_refused_and_says_what_is_wrong(
     assert untouched.events() == []
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""])
+def test_what_a_page_in_a_browser_can_send_unasked_is_refused(untouched: Control, kind: str) -> None:
+    sent = {"content": '{"event": "ended"}', "headers": {"content-type": kind} if kind else {}}
+    status, _, message = error(untouched, "POST", "executions/e1/events", **sent)
+    assert (status, "application/json" in message) == (422, True)
+    assert untouched.events() == []
+
+
+def test_json_of_a_kind_of_its_own_is_json(control: Control) -> None:
+    headers = {"content-type": "Application/Vnd.Api+JSON; charset=utf-8"}
+    sent = control("POST", "executions/e1/events", content='{"event": "ended"}', headers=headers)
+    assert sent.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"limits": {"calls": 10**30}}, {"limits": {"tokens": 2**53 + 1}}, {"pin": {"top_k": 2**31}}]
+)
+def test_a_number_that_no_engine_and_no_worker_could_take_is_refused(
+    untouched: Control, wrong: dict[str, Any]
+) -> None:
+    assert error(untouched, "PUT", "executions/e1", wrong)[0] == 422
+    assert untouched.events() == []
+
+
 def test_an_execution_that_shall_be_new_is_refused_where_anything_is_known_of_it(control: Control) -> None:
     control.ok("PUT", "executions/e1", {"task": "t1", "new": True})
     control.ok("POST", "executions/e2/events", {"event": "ended"})

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.proxy.allowance import Allowance, limit_in, refusal
-from gyre.proxy.calls import Outcome
+from gyre.proxy.calls import ExecutionRecord, Outcome
 from gyre.proxy.commands import Command, EndExecution, PutExecution, SpendExecution, StartExecution
 from gyre.proxy.executions import Executions
-from gyre.proxy.log.folder import Folder
+from gyre.proxy.log.append import append_events
+from gyre.proxy.log.folder import Folder, create_folder
 from gyre.proxy.log.reading.before import commands_before
 from gyre.proxy.log.sealing.seal import seal
 from gyre.proxy.serve.channel import Report
@@ -224,6 +225,21 @@ def test_when_no_engine_was_there(outcome: Outcome, status: int | None, lost: bo
 
 
 # Started anew.
+
+
+def test_a_limit_that_an_older_proxy_took_and_no_worker_can_is_left_out(tmp_path: Path) -> None:
+    said = ExecutionRecord(
+        order=1,
+        worker="w",
+        execution_id="e1",
+        execution_attempt=0,
+        event="started",
+        at_ns=1,
+        task="t",
+        details=b'{"limits":{"calls":' + b"9" * 30 + b"}}",
+    )
+    append_events(create_folder(tmp_path), [said])
+    assert commands_before(Folder(tmp_path)) == [PutExecution("e1", "t")]
 
 
 def told(logs: Path) -> list[Command]:

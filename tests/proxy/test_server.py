@@ -19,6 +19,7 @@ import pytest
 from gyre.cli.main import main
 from gyre.proxy.errors import ConfigError
 from gyre.proxy.log.folder import create_folder
+from gyre.proxy.log.live import proxy_url
 from gyre.proxy.log.reading.read import read_log
 from gyre.proxy.serve.address import announce, listen, url_of, withdraw
 from tests.engines.fake import FakeEngine
@@ -175,6 +176,26 @@ def test_an_address_that_is_not_ours_is_named(host: str) -> None:
     with pytest.raises(ConfigError) as caught:
         listen(host, 0)
     assert host in caught.value.message
+
+
+def test_a_process_that_has_the_number_of_a_dead_proxy_is_no_proxy(tmp_path: Path) -> None:
+    folder = create_folder(tmp_path)
+    announce(folder, "http://127.0.0.1:1")
+    assert proxy_url(folder) == "http://127.0.0.1:1"
+    told = json.loads(folder.proxy_file.read_text())
+    folder.proxy_file.write_text(json.dumps(told | {"born": told["born"] + 1}))
+    assert proxy_url(folder) is None
+    folder.proxy_file.write_text(json.dumps({key: told[key] for key in ("url", "pid")}))  # of an older gyre
+    assert proxy_url(folder) == "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "said", ["[]", "garbage", '{"url": "http://x", "pid": -1}', '{"url": "x", "pid": 1e99}']
+)
+def test_an_address_file_that_makes_no_sense_names_no_proxy(tmp_path: Path, said: str) -> None:
+    folder = create_folder(tmp_path)
+    folder.proxy_file.write_text(said)
+    assert proxy_url(folder) is None
 
 
 def test_the_address_file_of_a_later_proxy_is_left_alone(tmp_path: Path) -> None:

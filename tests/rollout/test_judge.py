@@ -18,6 +18,7 @@ KILLED, ODD = Report(code=None, signal=9), Report(code=None, signal=99)
 LOST = Report(code=None, lost=True)
 UNANSWERED = "none of its 2 calls was answered: busy; words"
 SPENT = Calls(5, 4, "no more", limit="its limit of 4 calls")
+GONE, CUT = Calls(5, 4, "none is there", lost=True), Calls(5, 5, cut=True)
 NONE, SOME, REFUSED = Calls(0, 0), Calls(5, 4, "late"), Calls(2, 0, "busy")
 
 
@@ -33,6 +34,8 @@ NONE, SOME, REFUSED = Calls(0, 0), Calls(5, 4, "late"), Calls(2, 0, "busy")
         (Ending.EXITED, WELL, NONE, Outcome.FAILED, False, "it made no call; words"),
         (Ending.EXITED, BAD, NONE, Outcome.FAILED, False, "it made no call; exit code 3; words"),
         (Ending.EXITED, WELL, REFUSED, Outcome.FAILED, False, UNANSWERED),
+        (Ending.EXITED, WELL, GONE, Outcome.FAILED, True, "its last call found no engine: none is there"),
+        (Ending.EXITED, WELL, CUT, Outcome.COMPLETED, True, ""),
         (Ending.TIMED_OUT, BAD, SOME, Outcome.TIMED_OUT, True, "not done after LIMIT"),
         (Ending.TIMED_OUT, BAD, REFUSED, Outcome.TIMED_OUT, True, "not done after LIMIT"),
         (Ending.TIMED_OUT, BAD, NONE, Outcome.FAILED, False, "it made no call within LIMIT"),

@@ -139,7 +139,7 @@ def test_calls_of_an_attempt_that_outlived_its_proxy_are_in_the_log(tmp_path: Pa
     assert counted == [200, 200, 403]
     assert known and (known.made, known.answered, known.lost) == (3, 2, False)
     assert known.limit == "its limit of 2 calls"
-    assert later == replace(known, lost=True)
+    assert later == replace(known, cut=True)
 
 
 def test_a_proxy_that_missed_an_end_is_told_of_it(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from gyre.proxy.executions import ExecutionOutcome
-from gyre.trainer.rollout.room import LEAST, RoomError
+from gyre.trainer.rollout.room import FEWEST, LEAST, RoomError
 from gyre.trainer.rollout.score import Command, TaskTests, Verdict, own_scorer, run_scorer
 from gyre.trainer.rollout.task import load_task
 from tests.proxy.processes import wait_for
@@ -160,7 +161,7 @@ def test_a_disk_without_room_for_the_copy_is_no_failure_of_the_scorer(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (work / "large").write_bytes(b"x" * (1 << 20))
-    free = SimpleNamespace(f_bavail=LEAST + (1 << 20) - 1, f_frsize=1)
+    free = SimpleNamespace(f_bavail=LEAST + (1 << 20) - 1, f_frsize=1, f_files=0)
     with monkeypatch.context() as patch:
         patch.setattr(os, "statvfs", lambda _: free)
         with pytest.raises(RoomError, match="101 MB have to be"):
@@ -172,11 +173,28 @@ def test_a_disk_without_room_for_the_copy_is_no_failure_of_the_scorer(
 def test_a_disk_that_is_full_after_the_scorer_says_that_its_score_means_nothing(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = [SimpleNamespace(f_bavail=room, f_frsize=1) for room in (LEAST - 1, 2 * LEAST)]
+    free = [SimpleNamespace(f_bavail=room, f_frsize=1, f_files=0) for room in (LEAST - 1, 2 * LEAST)]
     monkeypatch.setattr(os, "statvfs", lambda _: free.pop())
     with pytest.raises(RoomError, match="the disk is full"):
         command("echo 1", work)
     assert not (work.parent / "logs" / "try-1" / "workspace").exists()
+
+
+def test_a_disk_that_takes_no_more_files_is_full(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = SimpleNamespace(f_bavail=2 * LEAST, f_frsize=1, f_files=10**6, f_favail=FEWEST - 1)
+    monkeypatch.setattr(os, "statvfs", lambda _: few)
+    with pytest.raises(RoomError, match=rf"takes {FEWEST - 1} more files"):
+        command("echo 1", work)
+
+
+def test_a_scorer_that_fills_the_disk_is_ended(work: Path) -> None:
+    (work / "large").write_bytes(b"x" * (1 << 20))
+    script = "while true; do head -c 100000 /dev/zero > file-$((n = n + 1)); sleep 0.01; done"
+    verdict = run_scorer(Command(script), work, work.parent / "logs", 60, 1, room=2 << 20)
+    assert re.fullmatch(r"the scorer's files took [\d.]+ MB, more than 3[\d.]* MB", failure(verdict))
+    assert not (work.parent / "logs" / "try-1" / "workspace").exists()
+    script = "head -c 4000000 /dev/zero > file || echo 0.5"  # more than any one file may have
+    assert run_scorer(Command(script), work, work.parent / "logs", 60, 1, room=2 << 20).score == 0.5
 
 
 def test_a_copy_that_finds_the_disk_full_is_not_judged(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,12 @@ def test_room_is_what_files_take_each_once_and_without_what_links_lead_to(tmp_pa
     assert bytes_below(tmp_path / "none") == 0
 
 
+def test_files_without_anything_in_them_take_room_as_well(tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / f"{number}").touch()
+    assert bytes_below(tmp_path) == 1000 * 4096
+
+
 def test_a_quota_is_measured_now_and_then_and_at_the_end(tmp_path: Path) -> None:
     quota = Quota(1000, [tmp_path])
     (tmp_path / "file").write_bytes(b"x" * 20_000)

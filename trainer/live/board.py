@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from gyre.proxy.process import born
 from gyre.trainer.live.assignment import Counts
 from gyre.trainer.live.numbers import batch_numbers, evaluations, phases
 from gyre.trainer.live.reports import BatchReport, Evaluated, Publication
-from gyre.trainer.live.status import Phase, Point, Staleness, Status, born
+from gyre.trainer.live.status import Phase, Point, Staleness, Status
 
 HISTORY = 48
 """Batches."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,9 @@ def pinned(temperature: float) -> Pin:
     )
 
 
+_EVALUATION, _GROUP = re.compile(r"eval-(\d+)-"), re.compile(r"g(\d+)-")
+
+
 @dataclass(slots=True)
 class Jobs:
     """What is to be run of a live run. Options are those of training."""
@@ -74,6 +78,14 @@ class Jobs:
         options = replace(self.options, evaluation=True, pin=pinned(temperature))
         jobs = [Job(_name(f"{key}-{number}-", task), task, key) for number, task in enumerate(self.evaluated)]
         return Assignment(key=key, jobs=jobs, options=options, urgent=True)
+
+    def void_later(self, version: int, group: int) -> None:
+        """The same for evaluations of weights after that version, and for groups from that number on."""
+        runs = self.options.runs
+        for folder in runs.iterdir() if runs.is_dir() else ():
+            evaluation, trained = _EVALUATION.match(folder.name), _GROUP.match(folder.name)
+            if (evaluation and int(evaluation[1]) > version) or (trained and int(trained[1]) >= group):
+                void(folder)
 
     def void(self, assignment: Assignment) -> None:
         """What ended of it is not to be used: whoever goes on runs all of it anew."""

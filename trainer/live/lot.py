@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -52,6 +53,12 @@ class Lot:
     """Of the batch under way."""
     _ran: int = 0
     _failures: list[str] = field(default_factory=list)
+
+    def void_later(self, version: int) -> None:
+        """What was dispatched after a checkpoint that is gone, and run with weights that are too."""
+        ahead = deepcopy(self.decisions)
+        ahead.begin_burst()
+        self.jobs.void_later(version, ahead.dispatched)
 
     def go_on_with(self, waiting: Sequence[Waiting]) -> None:
         """Groups that an earlier process dispatched. What of them has finished is not run again."""

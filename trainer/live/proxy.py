@@ -19,8 +19,7 @@ from gyre.trainer.live.jobs import pinned
 from gyre.trainer.rollout.control import Control
 from gyre.trainer.rollout.private import PrivateProxy
 
-HOLD_S = 300.0
-"""How long a call waits while engines are started again."""
+_HOLD_S = 300.0
 _SHUTDOWN_S = 10.0
 _PATIENCE_S = 20.0
 _AGAIN_S = 0.2
@@ -41,10 +40,15 @@ class _Backend:
 class RunProxy:
     """Started again it has the same address, and knows of each engine what it was told last."""
 
-    def __init__(self, engines: Sequence[Engine], folder: LiveFolder, temperature: float) -> None:
+    def __init__(
+        self, engines: Sequence[Engine], folder: LiveFolder, temperature: float, restart_s: float = 0.0
+    ) -> None:
+        """`restart_s`: how long engines may take to be there again. Calls wait as long, and five minutes at
+        least."""
         named = enumerate(engines)
         self._backends = {each.name: _Backend(each, f"GYRE_ENGINE_KEY_{number}") for number, each in named}
         self._temperature = temperature
+        self._hold_s = max(_HOLD_S, restart_s)
         self._file = folder.services / "proxy.toml"
         self._port = lasting_port()
         # Agents are let in by keys for their own executions. What steers the proxy is not theirs.
@@ -115,7 +119,7 @@ class RunProxy:
         yield "# Written by `gyre train` at each start of the proxy."
         yield f"port = {self._port}"
         yield f"shutdown_s = {_SHUTDOWN_S}"
-        yield f"limits.hold_s = {HOLD_S}"
+        yield f"limits.hold_s = {self._hold_s}"
         yield from _pin_lines(pinned(self._temperature))
         for backend in self._backends.values():
             engine = backend.engine

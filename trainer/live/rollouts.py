@@ -26,7 +26,7 @@ from gyre.trainer.rollout.control import RefusedError
 from gyre.trainer.rollout.group import fault, is_open
 from gyre.trainer.rollout.job import Job, Options
 from gyre.trainer.rollout.record import Record
-from gyre.trainer.rollout.room import RoomError, require_room
+from gyre.trainer.rollout.room import RoomError, full_is_told, require_room
 from gyre.trainer.rollout.run import deliver, run_execution
 from gyre.trainer.rollout.state import State, Status
 from gyre.trainer.rollout.tree import remove_tree
@@ -196,7 +196,8 @@ class Rollouts:
         folder = assignment.options.runs / job.name
         earlier = states.load(folder)
         if earlier is not None and not is_open(earlier) and not self._may_retry(earlier):
-            deliver(folder, earlier, self._record)
+            with full_is_told():
+                deliver(folder, earlier, self._record)
             return earlier
         while True:
             state = self._tried(job, assignment)

@@ -21,11 +21,12 @@ from types import TracebackType
 
 from gyre.elastic.engines.face import Engine
 from gyre.elastic.engines.logprobs import Expected, check_logprobs
+from gyre.elastic.engines.outside import told_of_pause
 from gyre.elastic.engines.tokenizer import check_tokenizer
 from gyre.proxy.errors import EngineError, GyreError, UpstreamError
 from gyre.proxy.units import seconds_of
 from gyre.trainer.live.claims import require_served
-from gyre.trainer.live.deaths import Deaths, revive
+from gyre.trainer.live.deaths import STARTS, Deaths, revive
 from gyre.trainer.live.engines import engines_of
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.proxy import TELLS_ITSELF, RunProxy
@@ -72,7 +73,8 @@ class Services:
         self._tell = tell
         self._stop = stop
         self.engines: Sequence[Engine] = engines_of(settings, folder)
-        self._proxy = RunProxy(self.engines, folder, settings.sampling.temperature)
+        restart_s = STARTS * seconds_of(settings.engine.start_timeout)
+        self._proxy = RunProxy(self.engines, folder, settings.sampling.temperature, restart_s)
         self._served: _Served | None = None
         self._model = Model("", None)
         self._deaths = Deaths()
@@ -167,6 +169,7 @@ class Services:
             # It may just have started one again.
             self._watch.join(_WATCH_S)
             self._stop_all()
+        self._stop_all()
 
     def __enter__(self) -> Services:
         return self
@@ -203,9 +206,10 @@ class Services:
                 engine.publish(served.folder, served.version)
                 return
             engine.pause()
-            engine.publish(served.folder, served.version)
-            self._proxy.tell(engine, version=served.version)
-            engine.resume()
+            with told_of_pause(engine.url, engine.owned):
+                engine.publish(served.folder, served.version)
+                self._proxy.tell(engine, version=served.version)
+                engine.resume()
         except EngineError as problem:
             if not engine.owned and engine.alive():
                 raise
@@ -242,6 +246,8 @@ class Services:
                     self._look()
                 except GyreError as problem:
                     self.failed = problem
+                except Stopped:
+                    return
                 except OSError as problem:
                     self.failed = EngineError(f"a service cannot be started again: {problem}")
                 except Exception as problem:  # else nobody would ever hear that nothing is watched any more
@@ -275,6 +281,8 @@ class Services:
         limit = seconds_of(self._settings.engine.start_timeout)
         end = time.monotonic() + limit
         while not engine.alive():
+            if self._stop():
+                raise Stopped
             if time.monotonic() > end or self._over.wait(_WATCH_S):
                 raise EngineError(
                     f"engine `{engine.name}` at `{engine.url}` is gone for {limit:g} s", "start it again"

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from gyre.elastic.engine.settings import Device, Dtype
+from gyre.proxy.allowance import Allowed
 from gyre.trainer.rollout.harness import Harness
 from gyre.trainer.settings import Count, CountOrNone, NotNegative, Positive, TrainSettings
 from gyre.treebuilder.options import CAP, Rule
@@ -127,8 +128,8 @@ class LimitTable(_Table, frozen=True, kw_only=True):
 
     time: str | None = None
     """Unset: the task's, else 2 h."""
-    calls: Count | None = None
-    tokens: Count | None = None
+    calls: Allowed | None = None
+    tokens: Allowed | None = None
     """Sampled ones."""
     context: Count | None = None
     """Of a prompt with its answer; also what the harness is told, so that it compacts in time."""

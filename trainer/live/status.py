@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from gyre.proxy.process import lives
 from gyre.trainer.errors import TrainError
 from gyre.trainer.live.assignment import Counts
 from gyre.trainer.live.folder import LiveFolder
@@ -155,21 +156,4 @@ def is_running(status: Status) -> bool:
     """Whether its process lives. Of one on another machine only its silence is known."""
     if status.host != os.uname().nodename:
         return time.time() - status.updated_at < _SILENT_S
-    try:
-        os.kill(status.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it is another user's
-    return status.born is None or born(status.pid) == status.born
-
-
-def born(pid: int) -> int | None:
-    """When the process began, in ticks since the machine did. None: it has ended, or nobody says."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name before it may hold blanks and brackets.
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return lives(status.pid, status.born)

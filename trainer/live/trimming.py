@@ -28,8 +28,9 @@ class Trimming:
     """Groups that were trained last and keep all that they have."""
     warn: Callable[[str], None] = lambda _: None
     _seen: int = 0
+    _waiting: list[int] = field(default_factory=list)
     _trained: list[int] = field(default_factory=list)
-    """Groups that are whole or on their way, by number."""
+    """Groups that are whole, in the order of their training."""
     _worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "trimming"))
 
     def __enter__(self) -> Trimming:
@@ -42,11 +43,11 @@ class Trimming:
 
     def published(self, dispatched: int, waiting: Collection[int]) -> None:
         """After a checkpoint: groups below `dispatched` that do not wait are not needed any more."""
-        known = [*self._trained, *range(self._seen, dispatched)]
-        self._seen = dispatched
-        trained = [index for index in known if index not in waiting]
-        old = trained[: max(0, len(trained) - self.whole)]
-        self._trained = sorted(set(known).difference(old))
+        known = [*self._waiting, *range(self._seen, dispatched)]
+        self._seen, self._waiting = dispatched, [index for index in known if index in waiting]
+        self._trained += [index for index in known if index not in waiting]
+        old = self._trained[: max(0, len(self._trained) - self.whole)]
+        del self._trained[: len(old)]
         if old:
             self._worker.submit(self._trim, old)
 

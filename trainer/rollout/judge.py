@@ -60,6 +60,9 @@ def judge(ending: Ending, report: Report, calls: Calls | None, limit: str, words
         return Judgement(ExecutionOutcome.FAILED, _joined(said, how, words), ran=False)
     if how:
         return Judgement(ExecutionOutcome.FAILED, _joined(how, words))
+    if calls and calls.lost:
+        # It made the best of it; what that is worth says nothing of the policy.
+        return Judgement(ExecutionOutcome.FAILED, f"its last call found no engine: {calls.error}")
     return Judgement(ExecutionOutcome.COMPLETED)
 
 

@@ -84,6 +84,10 @@ def size(number: int) -> str:
     return f"{value:,.2f} GB"
 
 
+_ENTRY = 4096
+"""Bytes that even an empty file counts as: disks run out of entries, too."""
+
+
 def bytes_below(folder: Path) -> int:
     """What the files in `folder` take on the disk, each once; links are not followed."""
     total, waiting = 0, [str(folder)]
@@ -100,7 +104,7 @@ def bytes_below(folder: Path) -> int:
                         if (stat.st_dev, stat.st_ino) in seen:
                             continue
                         seen.add((stat.st_dev, stat.st_ino))
-                    total += stat.st_blocks * 512
+                    total += max(stat.st_blocks * 512, _ENTRY)
     return total
 
 

@@ -40,7 +40,9 @@ class Calls:
     error: str | None = None
     """Of the last that was not answered."""
     lost: bool = False
-    """Whether the last one found no engine, or the proxy went away meanwhile."""
+    """Whether the last one found no engine."""
+    cut: bool = False
+    """Whether the proxy went away meanwhile."""
     limit: str = ""
     """Of the execution, that a call was refused for."""
 
@@ -107,7 +109,7 @@ class Record:
         over = self._catch_up(name, view, ended)
         if over:
             self._post(name, {"event": ExecutionEvent.STARTED}, self._patience_s)
-        elif view and _has_calls(view):
+        elif view and (_has_calls(view) or self._has_recorded(name, view["attempt"])):
             message = f"calls of an execution `{name}` are recorded already, and it has not ended"
             raise BusyError(message, "give it another name with `--execution`")
         method, body = ("GET", None) if over and not said else ("PUT", said)
@@ -172,7 +174,12 @@ class Record:
         if view and same and view["attempt"] == since.attempt:
             return Calls(**{key: value for key, value in view["tally"].items() if key != "tokens"})
         found = calls_in(self.control.logs, name, since.attempt) if self.control.logs is not None else None
-        return replace(found, lost=found.lost or not same) if found else None
+        return replace(found, cut=not same) if found else None
+
+    def _has_recorded(self, name: str, attempt: int) -> bool:
+        """Whether the log has calls of it that the proxy, started anew since, has not counted."""
+        found = calls_in(self.control.logs, name, attempt) if self.control.logs is not None else None
+        return found is not None and found.made > 0
 
     def _tell(self, name: str, event: Event) -> bool:
         """False when the proxy would take it for another attempt."""

@@ -12,6 +12,8 @@ from gyre.trainer.rollout.place import PlaceError, size
 
 LEAST = 100 << 20
 """Bytes that have to be free."""
+FEWEST = 10_000
+"""Files that have to be possible."""
 _HINT = "make room, and start the run again to go on with it"
 
 
@@ -20,10 +22,14 @@ class RoomError(PlaceError):
 
 
 def require_room(*folders: Path, beside: int = 0) -> None:
-    """Raises RoomError where less than `LEAST` is free for one of them, `beside` what it is to hold."""
+    """Raises RoomError where less than `LEAST` or `FEWEST` is free for one of them, `beside` what it is to
+    hold."""
     for folder in folders:
         place = folder if folder.exists() else folder.parent
         found = os.statvfs(place)
+        if found.f_files and found.f_favail < FEWEST:  # 0: it has no fixed number of them
+            text = f"the disk is full: for `{folder}` it takes {found.f_favail} more files, and no more"
+            raise RoomError(text, _HINT)
         free = found.f_bavail * found.f_frsize
         if free < LEAST + beside:
             wanted = size(LEAST + beside)

@@ -193,7 +193,9 @@ class _Execution:
         calls = self.record.calls(self.job.name, self.standing, view)
         words = last_words(self.place.stderr, self.place.stdout, secrets=self.secrets)
         judgement = judge(ending, report, calls, self._limit(ending, quota), words)
-        self.state.lost = judgement.outcome is ExecutionOutcome.FAILED and (calls is None or calls.lost)
+        self.state.lost = judgement.outcome is ExecutionOutcome.FAILED and (
+            calls is None or calls.lost or calls.cut
+        )
         limit_s, held_s = self.job.limit_s(self.options), held_in(view, self.standing)
         details = details_of(report, calls, held_s, limit_s)
         if self.state.lost:
@@ -265,6 +267,7 @@ class _Execution:
             cage=self._scorer_cage if self.options.confined else None,
             memory=self.options.memory,
             processes=self.options.processes,
+            room=self.options.workspace_limit,
         )
         if verdict.score is not None or verdict.outcome is not None:
             self._scored(judged(verdict, place.workspace))

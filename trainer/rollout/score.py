@@ -26,12 +26,13 @@ from gyre.elastic.process.supervised import Program, Report, StartError, Supervi
 from gyre.proxy.executions import ExecutionOutcome
 from gyre.trainer.rollout.confine import TEMPORARY, Cage, confined, process_limit
 from gyre.trainer.rollout.environment import plain_env
-from gyre.trainer.rollout.place import bytes_below
+from gyre.trainer.rollout.place import bytes_below, size
 from gyre.trainer.rollout.rewards import printed_reward, read_rewards, score_of
 from gyre.trainer.rollout.room import is_full, require_room
 from gyre.trainer.rollout.secret import NO_SECRETS, Secrets
 from gyre.trainer.rollout.task import Task, resolve_env
 from gyre.trainer.rollout.tree import copy_files, copy_tree, remove_tree
+from gyre.trainer.rollout.watch import Quota
 
 _OUTPUT_LIMIT = 1_000_000
 """Bytes that are kept of what a scorer prints."""
@@ -97,6 +98,7 @@ def run_scorer(
     cage: Callable[[Path], Cage] | None = None,
     memory: int | None = None,
     processes: int | None = None,
+    room: int | None = None,
 ) -> Verdict:
     """Score what lies in `workspace`, which is left as it is. Never raises for what a scorer does.
 
@@ -109,12 +111,13 @@ def run_scorer(
         cage: for a try in that folder; None: unconfined.
         memory: bytes of address space that each of its processes may have; None: any.
         processes: how many it may have at once; None: any.
+        room: bytes that its files may take beside the copy; None: any.
 
     Raises:
         RoomError: the disk has no room for a copy of `workspace`.
         OSError: the disk is full. What a scorer says then means nothing.
     """
-    shared = env or {}, stop or threading.Event(), secrets, cage, memory or 0, processes or 0
+    shared = env or {}, stop or threading.Event(), secrets, cage, memory or 0, processes or 0, room
     setting = _Setting(scorer, workspace, timeout_s, *shared)
     failures: list[str] = []
     looked = False
@@ -152,6 +155,7 @@ class _Setting(NamedTuple):
     cage: Callable[[Path], Cage] | None
     memory: int
     processes: int
+    room: int | None
 
 
 def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> Report | None:
@@ -160,12 +164,14 @@ def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> Report | N
     work, rewards = folder / "workspace", folder / "rewards"
     rewards.mkdir(parents=True)
     try:
-        require_room(folder, beside=bytes_below(setting.workspace))
+        copied = bytes_below(setting.workspace)
+        require_room(folder, beside=copied)
         details["not_copied"] = copy_tree(setting.workspace, work, setting.stop)
         if setting.stop.is_set():
             return None
         env = {**setting.env, "GYRE_WORKSPACE": str(work), "GYRE_REWARD_DIR": str(rewards)}
-        report = _run(setting, _command(setting.scorer, folder, env), env, folder)
+        quota = None if setting.room is None else Quota(setting.room + copied, [folder])
+        report = _run(setting, _command(setting.scorer, folder, env), env, folder, quota)
         require_room(folder)  # as long as what it wrote is there
     finally:
         remove_tree(work)
@@ -176,7 +182,9 @@ def _try(setting: _Setting, folder: Path, details: dict[str, Any]) -> Report | N
     return report
 
 
-def _run(setting: _Setting, command: list[str], env: Mapping[str, str], folder: Path) -> Report | None:
+def _run(
+    setting: _Setting, command: list[str], env: Mapping[str, str], folder: Path, quota: Quota | None
+) -> Report | None:
     if setting.cage is None:
         env = os.environ | dict(env)
     else:
@@ -191,6 +199,7 @@ def _run(setting: _Setting, command: list[str], env: Mapping[str, str], folder: 
         stdout=folder / "stdout.txt",
         stderr=folder / "stderr.txt",
         output_limit=_OUTPUT_LIMIT,
+        file_limit=quota.limit if quota else 0,
         memory_limit=setting.memory,
         process_limit=process_limit(setting.processes, setting.cage is not None),
         grace_s=_GRACE_S,
@@ -203,6 +212,8 @@ def _run(setting: _Setting, command: list[str], env: Mapping[str, str], folder: 
                 return None
             if time.monotonic() >= end:
                 raise _Failure(f"the scorer was not done after {setting.timeout_s:g} s")
+            if quota and quota.exceeded():
+                raise _Failure(f"the scorer's files took {size(quota.bytes)}, more than {size(quota.limit)}")
     return report
 
 

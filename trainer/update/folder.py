@@ -80,10 +80,13 @@ class RunFolder:
         if not self.root.exists():
             return True
         bare = {LOCK, RUN, self.settings, LINES, EVENTS} | self.bare
-        known = {path.name for path in self.root.iterdir()} <= bare
+        there = list(self.root.iterdir())
+        # A run has this before it has a folder. Without it `logs`, say, is a recording of somebody's.
+        ours = (self.root / RUN).exists() or not any(path.is_dir() for path in there)
         lines, newest = self.root / LINES, self.newest()
         return (
-            known
+            ours
+            and {path.name for path in there} <= bare
             and not (lines.exists() and lines.stat().st_size)
             and (newest is None or newest == self.place(0))
         )

@@ -19,7 +19,7 @@ from gyre.proxy.log.reading.pending import Pending
 from gyre.proxy.log.reading.read import Log
 from gyre.proxy.log.reading.sealed import Sealed
 from gyre.treebuilder.builder import Builder
-from gyre.treebuilder.errors import ExecutionError, TreeError
+from gyre.treebuilder.errors import ExecutionError, TreeError, fault_of
 from gyre.treebuilder.offline.parts import Part
 from gyre.treebuilder.offline.source import Source
 from gyre.treebuilder.offline.survey import Found
@@ -147,11 +147,16 @@ class Maker:
         try:
             return self._built(one)
         except (ExecutionError, CorruptLogError) as problem:
-            if self._task.strict:
-                raise ExecutionError(f"execution `{one.key[0]}`: {problem.message}") from problem
-            summary = _summary(one)
-            summary.skipped, summary.log_digest = problem.message, ""
-            return Built(summary, None)
+            return self._skipped(one, problem)
+        except Exception as problem:
+            return self._skipped(one, fault_of(problem, one.key[0]))
+
+    def _skipped(self, one: Found, problem: ExecutionError | CorruptLogError) -> Built:
+        if self._task.strict:
+            raise ExecutionError(f"execution `{one.key[0]}`: {problem.message}") from problem
+        summary = _summary(one)
+        summary.skipped, summary.log_digest = problem.message, ""
+        return Built(summary, None)
 
     def _built(self, one: Found) -> Built:
         if one.damaged:

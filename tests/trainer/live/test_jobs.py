@@ -11,6 +11,7 @@ from gyre.trainer.errors import TrainError
 from gyre.trainer.live.jobs import episodes, load_jobs
 from gyre.trainer.live.settings import EvaluationTable, TaskTable
 from gyre.trainer.rollout.job import Options
+from gyre.trainer.rollout.state import State, Status, load, save
 from gyre.trainer.rollout.task import TaskError, load_task
 
 
@@ -52,6 +53,20 @@ def test_an_evaluation_is_urgent_marked_and_sampled_in_its_own_way(tmp_path: Pat
     assert assignment.urgent and assignment.options.evaluation
     assert assignment.options.pin is not None and assignment.options.pin.temperature == 0.0
     assert [job.name for job in assignment.jobs] == ["eval-000003-greedy-0-b", "eval-000003-greedy-1-b"]
+
+
+def test_what_ran_with_weights_that_are_gone_is_run_anew(tmp_path: Path) -> None:
+    task(tmp_path / "tasks" / "a")
+    tables = (TaskTable(folder=str(tmp_path / "tasks")),)
+    jobs = load_jobs(tables, EvaluationTable(), options(tmp_path), size=1, seed=0)
+    jobs.void_later(4, 12)  # nothing has run
+    kept = ["g000011-a-0", "eval-000004-0-b", "other"]
+    gone = ["eval-000005-greedy-0-b", "g000012-a-0", "g1000000-a-0"]
+    for name in (*kept, *gone):
+        save(jobs.options.runs / name, State(execution=name, status=Status.DONE))
+    jobs.void_later(4, 12)
+    found = (load(path) for path in jobs.options.runs.iterdir())
+    assert sorted(one.execution for one in found if one and one.status is Status.INTERRUPTED) == gone
 
 
 def test_names_of_tasks_however_long_make_names_of_executions(tmp_path: Path) -> None:

@@ -229,6 +229,31 @@ def test_somebody_elses_engine_is_waited_for_and_given_the_newest_weights(tmp_pa
             wait_for(lambda: (again.folder, again.version) == (str(second), "1"))
 
 
+def test_whose_engine_stays_paused_after_a_failure_is_told_so(tmp_path: Path) -> None:
+    first, second, _ = folders(tmp_path)
+    with VllmControl() as server:
+        server.routes["GET /v1/models"] = (200, MODELS)
+        with Services(of_others(server.url), LiveFolder(tmp_path / "run"), print) as services:
+            services.start(first, "0")
+            server.routes["POST /collective_rpc"] = (500, {"error": {"message": "no such folder"}})
+            with pytest.raises(EngineError, match="no such folder") as caught:
+                services.publish(second, "1")
+    assert f"`{server.url}` stays paused" in caught.value.hint
+
+
+def test_who_does_not_want_to_wait_for_somebody_elses_engine_is_heard(tmp_path: Path) -> None:
+    first, second, _ = folders(tmp_path)
+    stop = threading.Event()
+    with VllmControl() as server:
+        server.routes["GET /v1/models"] = (200, MODELS)
+        services = Services(of_others(server.url), LiveFolder(tmp_path / "run"), lambda _: None, stop.is_set)
+        services.start(first, "0")
+    threading.Timer(1.0, stop.set).start()
+    with services, pytest.raises(Stopped):
+        services.publish(second, "1")
+    assert services.failed is None
+
+
 EXPECTED = Expected([5, 6, 7], [-1.0, -2.0])
 
 

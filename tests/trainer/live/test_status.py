@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gyre.proxy.process import born
 from gyre.trainer.errors import TrainError
 from gyre.trainer.live.assignment import Counts
 from gyre.trainer.live.board import HISTORY, WARNINGS, Board, Rate, notable
@@ -23,7 +24,6 @@ from gyre.trainer.live.status import (
     Staleness,
     Status,
     StatusFile,
-    born,
     is_running,
     read_status,
 )

@@ -64,7 +64,7 @@ def whole(jobs: Jobs) -> set[int]:
 def test_the_newest_that_were_trained_and_those_on_their_way_are_whole(jobs: Jobs) -> None:
     made(jobs, range(8))
     with Trimming(jobs, 2) as trimming:
-        trimming.published(2, [])
+        trimming.published(2, [1])
         trimming.published(6, [1, 5])
     assert whole(jobs) == {1, 3, 4, 5, 6, 7}
     with Trimming(jobs, 2) as trimming:
@@ -75,9 +75,9 @@ def test_the_newest_that_were_trained_and_those_on_their_way_are_whole(jobs: Job
 def test_a_group_that_waited_is_trimmed_in_its_time(jobs: Jobs) -> None:
     made(jobs, range(4))
     with Trimming(jobs, 1) as trimming:
-        trimming.published(4, [0, 3])
+        trimming.published(4, [0])
         trimming.published(4, [])
-    assert whole(jobs) == {3}
+    assert whole(jobs) == {0}
 
 
 def test_what_cannot_be_removed_is_told(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,8 +163,20 @@ def test_each_kind_of_run_has_names_of_its_own(tmp_path: Path) -> None:
         live.require(resume=False)
 
 
+def test_a_recording_that_stands_where_a_run_would_put_its_own_is_kept(tmp_path: Path) -> None:
+    live = RunFolder(tmp_path, settings="run.toml", bare=frozenset({"logs", "status.json"}))
+    (tmp_path / "status.json").touch()
+    live.require(resume=False)
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(TrainError, match="is not empty, and nothing in it is overwritten"):
+        live.require(resume=False)
+    live.write_file("run.json", b"")
+    live.require(resume=False)
+
+
 def test_a_first_checkpoint_is_nothing_to_keep_and_is_replaced(tmp_path: Path) -> None:
     live = RunFolder(tmp_path, bare=frozenset({"checkpoints", "latest"}))
+    live.write_file("run.json", b"")
     live.write_checkpoint(0, filled("first"), keep=2)
     live.require(resume=False)
     live.write_checkpoint(0, filled("second"), keep=2)

@@ -12,7 +12,10 @@ from gyre.proxy.calls import VersionSpan
 from gyre.proxy.errors import CorruptLogError
 from gyre.proxy.log.sealing.seal import seal
 from gyre.treebuilder import read_trees
+from gyre.treebuilder.builder import Builder
+from gyre.treebuilder.call import Call
 from gyre.treebuilder.errors import ExecutionError, TreeError
+from gyre.treebuilder.online import Online
 from tests.log.builders import LogBuilder, Worker, digest_of
 from tests.trees.store.logs import build, damage, files_in, times_in, write_some, write_told
 
@@ -142,6 +145,27 @@ def test_clocks_that_run_backwards_are_told(log: LogBuilder, out: Path) -> None:
     texts = [each["text"] for each in report.totals["problems"]]
     assert any("`x1` ended before it started" in text for text in texts)
     assert any("`x2` started before `x1`" in text for text in texts)
+
+
+def test_a_fault_of_the_builder_costs_the_execution_that_shows_it(
+    log: LogBuilder, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_some(log, "abc")
+    add = Builder.add
+
+    def faulty(builder: Builder, call: Call) -> None:
+        if call.key.call_id.startswith("b"):
+            raise RecursionError("too deep")
+        add(builder, call)
+
+    monkeypatch.setattr(Builder, "add", faulty)
+    report = build(log, out)
+    assert report.skipped == {"b": "a fault of gyre's own: RecursionError: too deep"}
+    with Online(log.root) as online:
+        made = online.trees([(name, 0) for name in "abc"])
+    assert [isinstance(made[name, 0], ExecutionError) for name in "abc"] == [False, True, False]
+    monkeypatch.undo()
+    assert build(log, out).ok
 
 
 def newest(folder: Path) -> Path:
