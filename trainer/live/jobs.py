@@ -79,6 +79,11 @@ class Jobs:
         jobs = [Job(_name(f"{key}-{number}-", task), task, key) for number, task in enumerate(self.evaluated)]
         return Assignment(key=key, jobs=jobs, options=options, urgent=True)
 
+    def void(self, assignment: Assignment) -> None:
+        """What ended of it is not to be used: whoever goes on runs all of it anew."""
+        for job in assignment.jobs:
+            void(self.options.runs / job.name)
+
     def void_later(self, version: int, group: int) -> None:
         """The same for evaluations of weights after that version, and for groups from that number on."""
         runs = self.options.runs
@@ -86,11 +91,6 @@ class Jobs:
             evaluation, trained = _EVALUATION.match(folder.name), _GROUP.match(folder.name)
             if (evaluation and int(evaluation[1]) > version) or (trained and int(trained[1]) >= group):
                 void(folder)
-
-    def void(self, assignment: Assignment) -> None:
-        """What ended of it is not to be used: whoever goes on runs all of it anew."""
-        for job in assignment.jobs:
-            void(self.options.runs / job.name)
 
 
 def _name(before: str, task: Task, after: str = "") -> str:
