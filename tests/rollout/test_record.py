@@ -15,7 +15,9 @@ from gyre.proxy.allowance import Allowance
 from gyre.proxy.errors import LogError, UpstreamError
 from gyre.proxy.executions import ExecutionEvent, ExecutionOutcome
 from gyre.proxy.log.check import check
+from gyre.proxy.log.folder import Folder
 from gyre.proxy.log.live import TOKEN_ENV
+from gyre.proxy.log.reading.before import commands_before
 from gyre.proxy.log.sealing.seal import seal
 from gyre.trainer.rollout.control import Control, execution_route
 from gyre.trainer.rollout.place import BusyError
@@ -299,3 +301,17 @@ def test_the_model_of_the_engine_is_asked_for(tmp_path: Path) -> None:
             stage.engine.routes["/v1/models"] = Answer(body=nothing)
             with pytest.raises(UpstreamError, match="does not say its models"):
                 stage.control.model()
+
+
+def test_answers_that_only_the_log_knows_of_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
+    """Whoever ran it left no `execution.json`, and its proxy was started anew."""
+    with FakeEngine() as engine:
+        with RunningProxy(tmp_path / "logs", engine) as first:
+            Record(Control(first.url, first.logs), patience_s=0).begin("e1", None, None)
+            assert first.chat("e1").status_code == 200
+        with RunningProxy(tmp_path / "logs", engine) as second:
+            for command in commands_before(Folder(second.logs)):  # as a proxy does when it starts
+                second.worker.apply(command)
+            record = Record(Control(second.url, second.logs), patience_s=0)
+            with pytest.raises(BusyError, match="`e1` are recorded already"):
+                record.begin("e1", None, None)

@@ -177,9 +177,9 @@ class Record:
         return replace(found, cut=not same) if found else None
 
     def _has_recorded(self, name: str, attempt: int) -> bool:
-        """Whether the log has calls of it that the proxy, started anew since, has not counted."""
+        """Whether the log has answers to it that the proxy, started anew since, has not counted."""
         found = calls_in(self.control.logs, name, attempt) if self.control.logs is not None else None
-        return found is not None and found.made > 0
+        return found is not None and found.answered > 0
 
     def _tell(self, name: str, event: Event) -> bool:
         """False when the proxy would take it for another attempt."""
