@@ -21,6 +21,7 @@ from gyre.proxy.errors import ConfigError
 from gyre.proxy.log.folder import create_folder
 from gyre.proxy.log.live import proxy_url
 from gyre.proxy.log.reading.read import read_log
+from gyre.proxy.process import born
 from gyre.proxy.serve.address import announce, listen, url_of, withdraw
 from tests.engines.fake import FakeEngine
 from tests.engines.script import Answer
@@ -38,7 +39,8 @@ def test_it_says_where_it_is_and_takes_that_back_at_its_end(tmp_path: Path, engi
         assert f"proxy ready: {proxy.url}\n" in proxy.stderr
         assert f"OPENAI_BASE_URL={proxy.url}/x/my-run/v1\n" in proxy.stderr
         said = json.loads((proxy.logs / "proxy.json").read_text())
-        assert said == {"schema": 1, "url": proxy.url, "pid": proxy.process.pid}
+        pid = proxy.process.pid
+        assert said == {"schema": 1, "url": proxy.url, "pid": pid, "born": born(pid)}
         assert proxy.chat().status_code == 200
         assert len(proxy.stderr.splitlines()) == 3
         assert end(proxy) == 0
