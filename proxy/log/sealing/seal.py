@@ -223,9 +223,6 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m gyre.proxy.log.sealing.seal DIR", file=sys.stderr)
         return 2
-    # Ctrl-C is for the proxy, which waits for us; and calls come before us.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(5)
     without_pandas()
     try:
         report = seal(arguments[0], wait_s=MAIN_WAIT_S)
@@ -237,4 +234,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    # Ctrl-C is for the proxy, which waits for us; and calls come before us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(5)
     sys.exit(main(sys.argv[1:]))
