@@ -127,7 +127,7 @@ def test_options_reach_the_engine_on_transformers(tmp_path: Path) -> None:
         assert client.get("/load").json()["kv_limit_bytes"] == 7 << 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_signal_ends_transformers_at_once_even_with_an_open_stream(number: signal.Signals) -> None:
     with engine_process("--model", "tiny") as (url, process):
         ask = {"model": "tiny", "prompt": "hi", "max_tokens": 100_000, "ignore_eos": True, "stream": True}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ WEB_AND_TORCH = {"torch", "transformers", "fastapi", "starlette", "uvicorn", "ai
 HEAVY = {"torch", "transformers", "pyarrow", "duckdb", "numpy", "fastapi", "uvicorn", "aiohttp", "xllamacpp"}
 
 
+@cache
 def imports_of(part: str) -> list[tuple[str, str]]:
     """(file, imported module) for each import anywhere in the part, those inside functions included."""
     found = []

@@ -5,6 +5,7 @@ They are 900 MB together, and half a minute. Without node and npm the tests that
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -28,11 +29,14 @@ def program(command: str) -> Path:
     pin = PINS[command]
     place = CACHE / f"harness-{command}-{hashlib.sha256(pin.encode()).hexdigest()[:12]}"
     done = place / "installed"
-    if not done.exists():
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        _install(pin, place)
-        done.touch()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(f"{place}.lock", "w") as lock:  # tests run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            _install(pin, place)
+            done.touch()
     return place / "node_modules" / ".bin" / command
 
 

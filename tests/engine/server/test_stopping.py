@@ -115,7 +115,7 @@ def test_who_waits_for_the_step_in_progress_is_refused_before_its_end(
     assert step.result(), "it waited for the step"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_signal_ends_the_process_while_a_long_prompt_is_computed(number: signal.Signals) -> None:
     command = [GYRE, "engine", "--json", "--model", "tiny", "--threads", "1"]
     with (

@@ -18,13 +18,13 @@ from tests.trees.world.template import Style
 from tests.trees.world.world import Harness, World
 
 QUICK = settings(
-    max_examples=400,
+    max_examples=200,
     deadline=None,
     database=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-FEW = settings(QUICK, max_examples=100)
+FEW = settings(QUICK, max_examples=50)
 _DEEPEST = 2
 KINDS = (
     *("work", "work", "talk", "blocking", "background", "forked", "finish", "compact", "compact"),
