@@ -18,6 +18,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.routing import Match
 
 from gyre.proxy.commands import ForgetLog
 from gyre.proxy.control import prometheus
@@ -180,7 +181,22 @@ def _http_error(request: Request, error: Exception) -> Response:
     named = (
         f"{error.detail}: {request.method} {request.url.path}" if error.status_code == 404 else error.detail
     )
-    return _error(error.status_code, "http_error", named)
+    answer = _error(error.status_code, "http_error", named)
+    if error.status_code == 405:
+        answer.headers["allow"] = ", ".join(_allowed(request))
+    return answer
+
+
+def _allowed(request: Request) -> list[str]:
+    """The framework names those of the first route of a path only."""
+    return [
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in request.app.routes
+        )
+    ]
 
 
 def _invalid(request: Request, error: Exception) -> Response:

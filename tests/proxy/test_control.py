@@ -269,6 +269,17 @@ def test_unknown_paths_are_named(untouched: Control) -> None:
     assert (status, message) == (404, "Not Found: GET /gyre/v1/nothing")
 
 
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("executions/a", "GET, PUT"), ("backends/a", "PATCH, DELETE"), ("log/seal", "POST")],
+)
+def test_a_method_that_a_path_has_not_is_refused_with_those_it_has(
+    untouched: Control, path: str, allowed: str
+) -> None:
+    answer = untouched("HEAD", path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
 def test_sealing_moves_the_journal_into_parquet(control: Control) -> None:
     control.ok("PUT", "executions/e1", {"task": "t1"})
     (report,) = control.ok("POST", "log/seal")["reports"]
