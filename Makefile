@@ -14,7 +14,7 @@ TORCH := torch==2.13.0
 
 help:
 	@echo "make demo      record a real agent run, rebuild its tree, and let agents make a small model better"
-	@echo "make test      the quick tests, under 10 minutes with the installs"
+	@echo "make test      the quick tests; about ten minutes on two cores, with the installs"
 	@echo "make harnesses real Claude Code, Codex and Qwen Code against a scripted engine; needs npm"
 	@echo "make test-all  every test, those with a real engine included"
 	@echo "make lint      style;   make types  types;   make bench  measurements"
