@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from gyre.cli import output
+from gyre.cli.stop import Stop
 from gyre.elastic.endpoint import Engine, require_loopback
 from gyre.elastic.engine.settings import KEY_ENV, MIB, Device, Dtype, EngineSettings
 from gyre.elastic.packaged import require_packages
@@ -150,9 +151,9 @@ def _exit_within(seconds: float) -> None:
     timer.start()
 
 
-def _stop_signal() -> threading.Event:
+def _stop_signal() -> Stop:
     """Set by SIGINT and SIGTERM: both are the normal way to end a server."""
-    stop = threading.Event()
+    stop = Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: stop.set_soon())
     return stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import threading
@@ -15,6 +16,10 @@ class Stop(threading.Event):
     code = 0
     """Exit code then."""
 
+    def set_soon(self) -> None:
+        """For handlers of signals: they run in a thread that may hold, in `wait`, the lock `set` needs."""
+        _thread.start_new_thread(self.set, ())
+
 
 @contextmanager
 def interruptible(told: str) -> Iterator[Stop]:
@@ -25,7 +30,7 @@ def interruptible(told: str) -> Iterator[Stop]:
         if stop.code:
             os._exit(stop.code)
         stop.code = 128 + number
-        stop.set()
+        stop.set_soon()
         if told:
             os.write(2, told.encode() + b"\n")
 

@@ -134,8 +134,11 @@ def test_whoever_stops_watching_stops_nothing_else(tmp_path: Path) -> None:
     written(tmp_path, Board(tmp_path, batches=1).status(Counts()))
     command = [sys.executable, "-m", "gyre.cli.main", "train", "status", str(tmp_path), "--watch", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout and process.stderr
-        process.stdout.readline()
-        process.terminate()
-        assert process.stderr.read().strip() == ""
+        try:
+            assert process.stdout
+            process.stdout.readline()
+            process.terminate()
+            assert process.communicate(timeout=30)[1].strip() == ""
+        finally:
+            process.kill()
     assert process.returncode == 143
