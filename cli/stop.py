@@ -16,6 +16,10 @@ class Stop(threading.Event):
     code = 0
     """Exit code then."""
 
+    def is_set(self) -> bool:
+        """From the signal on, also before `set_soon` has come to it."""
+        return self.code != 0 or super().is_set()
+
     def set_soon(self) -> None:
         """For handlers of signals: they run in a thread that may hold, in `wait`, the lock `set` needs."""
         _thread.start_new_thread(self.set, ())

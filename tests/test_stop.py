@@ -25,6 +25,14 @@ def test_it_is_heard_by_who_just_begins_to_wait(number: signal.Signals) -> None:
             assert stop.code == 128 + number
 
 
+def test_whoever_looks_after_it_came_sees_it() -> None:
+    for _ in range(200):
+        with interruptible("") as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.is_set()
+            assert stop.wait(5)
+
+
 def test_what_was_there_before_is_there_again() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with interruptible(""):
