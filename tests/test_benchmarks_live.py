@@ -47,6 +47,7 @@ def test_processes_are_told_apart_by_their_command(bench: Any) -> None:
     assert bench.cpu.kind_of([*own, "proxy", "--port", "0"]) == "proxy"
     assert bench.cpu.kind_of(["python", "/venv/bin/gyre", "engine", "--model", "m"]) == "engine"
     assert bench.cpu.kind_of(["python3", "agent.py", "proxy"]) == "agents and scorers"
+    assert bench.cpu.kind_of(["python", "-P", "-m", "gyre.proxy.log.sealing.seal", "logs"]) == "proxy"
     assert bench.cpu.kind_of([]) == "agents and scorers"
 
 

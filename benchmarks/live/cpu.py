@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import psutil  # type: ignore[import-untyped]
 
 TRAINER, PROXY, ENGINE, REST = "trainer", "proxy", "engine", "agents and scorers"
+_SEALING = "gyre.proxy.log.sealing.seal"
+"""A process that the proxy starts."""
 _EVERY_S = 0.1
 
 
@@ -27,6 +29,8 @@ class Spent:
 
 def kind_of(arguments: Sequence[str]) -> str:
     """Of a process that is not the run itself, by its command line."""
+    if _SEALING in arguments:
+        return PROXY
     words = [argument for argument in arguments if argument in (PROXY, ENGINE)]
     ours = any("gyre" in argument for argument in arguments)
     return words[0] if ours and words else REST

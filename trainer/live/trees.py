@@ -1,4 +1,4 @@
-"""Trees of a live run: each as soon as its execution has ended, and all of them in the folder of the run."""
+"""Trees of a live run: each when its group is taken, and all of them in the folder of the run."""
 
 from __future__ import annotations
 
