@@ -15,7 +15,7 @@ import psutil  # type: ignore[import-untyped]
 
 TRAINER, PROXY, ENGINE, REST = "trainer", "proxy", "engine", "agents and scorers"
 _SEALING = "gyre.proxy.log.sealing.seal"
-"""A process that the proxy starts."""
+"""A process that the proxy starts, and that lives for a second or so: the last tenth of it is not seen."""
 _EVERY_S = 0.1
 
 
