@@ -213,6 +213,7 @@ def _many(
     json: bool,
 ) -> int:
     from gyre.cli.run_report import exit_code, print_groups, print_states, told
+    from gyre.proxy.process import allow_open_files
     from gyre.trainer.rollout.group import Result, plan, run_jobs
     from gyre.trainer.rollout.place import locked
     from gyre.trainer.rollout.record import Record
@@ -224,6 +225,7 @@ def _many(
     for broken in made.broken:
         output.print_error(broken)
     result = Result()
+    allow_open_files()  # each execution takes some
     if made.jobs:
         with locked(options.runs, f"`{options.runs}`"), where.control(options.runs, stop) as control:
             options = with_model(options, control)

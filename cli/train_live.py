@@ -50,10 +50,12 @@ def train_live(run_file: Path, flags: Mapping[str, Any], *, resume: bool, dry_ru
 
 def _lead(settings: RunSettings, ranks: Ranks, resume: bool, json: bool) -> int:
     """The run; exit code."""
+    from gyre.proxy.process import allow_open_files
     from gyre.trainer.live.watch import LiveWatch
     from gyre.trainer.loop import run
 
     began = time.monotonic()
+    allow_open_files()  # each execution takes some
     try:
         with interruptible("ending what runs; again: at once") as stop, view() as shown:
             watch = LiveWatch(

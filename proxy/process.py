@@ -1,8 +1,13 @@
-"""Whether a process of which a file speaks still lives: its number may have been given anew."""
+"""Whether a process of which a file speaks still lives, since its number may have been given anew; and how
+many files this one may open.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
+
+_OPEN_FILES = 1 << 16
 
 
 def born(pid: int) -> int | None:
@@ -27,3 +32,11 @@ def lives(pid: int, begun: int | None) -> bool:
     except PermissionError:
         pass  # it is another user's
     return begun is None or born(pid) == begun
+
+
+def allow_open_files() -> None:
+    """Let this process open as many as it may: many systems begin with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

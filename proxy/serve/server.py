@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import resource
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -24,13 +23,13 @@ from gyre.proxy.errors import LogError
 from gyre.proxy.log.folder import create_folder
 from gyre.proxy.log.reading.before import commands_before
 from gyre.proxy.log.record.lean import without_pandas
+from gyre.proxy.process import allow_open_files
 from gyre.proxy.serve import address
 from gyre.proxy.serve.stop import Stop, stop_on_signals
 from gyre.proxy.settings import ProxySettings
 from gyre.proxy.worker import Worker
 
 log = logging.getLogger(__name__)
-_OPEN_FILES = 1 << 16
 _UNWIND_S = 2.0
 """How long calls that were cut at the end of a shutdown may take to be recorded."""
 
@@ -156,11 +155,8 @@ def run_single(settings: ProxySettings, ready: Callable[[str], None]) -> int:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run on uvloop, allowed enough open files: a call takes two, and many systems begin with 1,024."""
+    """Run on uvloop, allowed enough open files: a call takes two."""
     without_pandas()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    allow_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)

@@ -205,7 +205,9 @@ def test_without_it_the_user_has_to_allow_it(
         require_confinement(unsafe_local=False)
     assert why in str(refused.value) and "unconfined" in str(refused.value)
     assert all(way in refused.value.hint for way in ("bubblewrap", "--unsafe-local", "unsafe_local = true"))
-    assert require_confinement(unsafe_local=True) is False
+    told: list[str] = []
+    assert require_confinement(unsafe_local=True, tell=told.append) is False
+    assert "unconfined" in told[0] and why in told[0]
 
 
 # The real thing.

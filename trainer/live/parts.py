@@ -65,7 +65,7 @@ def opened(
     """
     folder = LiveFolder(root)
     require_trackers(settings.report)
-    confined = require_confinement(settings.unsafe_local)
+    confined = require_confinement(settings.unsafe_local, watch.tell)
     jobs = _jobs(settings, folder, confined)
     board = Board(root, batches=settings.rollout.batches, warn=watch.tell)
     ticker = Ticker(board, folder, watch.status)

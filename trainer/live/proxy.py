@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import httpx
+
 from gyre.elastic.engines.face import Engine
+from gyre.elastic.engines.pulse import Pulse
 from gyre.elastic.process.port import lasting_port
 from gyre.proxy.errors import UpstreamError
 from gyre.proxy.log.live import TOKEN_ENV
@@ -23,6 +27,9 @@ _HOLD_S = 300.0
 _SHUTDOWN_S = 10.0
 _PATIENCE_S = 20.0
 _AGAIN_S = 0.2
+_LISTEN_S = 5.0
+"""Between looks at whether it answers."""
+_GLANCE_S = 2.0
 TELLS_ITSELF = "gyre"
 """The profile of engines that say with each token which version sampled it."""
 
@@ -38,7 +45,10 @@ class _Backend:
 
 
 class RunProxy:
-    """Started again it has the same address, and knows of each engine what it was told last."""
+    """Started again it has the same address, and knows of each engine what it was told last.
+
+    Any thread may tell it something.
+    """
 
     def __init__(
         self, engines: Sequence[Engine], folder: LiveFolder, temperature: float, restart_s: float = 0.0
@@ -61,6 +71,10 @@ class RunProxy:
             env=os.environ | {TOKEN_ENV: token} | self._keys(),
         )
         self.control = Control(f"http://127.0.0.1:{self._port}", folder.logs, token)
+        self._pulse = Pulse(self._answers)
+        self._listen_at = 0.0
+        self._turn = threading.Lock()
+        """Of who starts it, or changes what it reads then."""
 
     @property
     def pid(self) -> int | None:
@@ -74,9 +88,11 @@ class RunProxy:
 
     def start_again(self) -> None:
         """With engines as they were told of last. Raises what `PrivateProxy.start` does."""
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._file.write_text("\n".join(self._lines()) + "\n")
-        self._process.start()
+        with self._turn:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.write_text("\n".join(self._lines()) + "\n")
+            self._process.start()
+            self._pulse.begin()
 
     def tell(self, engine: Engine, *, version: str | None = None, draining: bool | None = None) -> None:
         """Returns once it knows, or is gone: then it reads it when it is started again.
@@ -85,8 +101,9 @@ class RunProxy:
             UpstreamError: it is there, and does not take it.
         """
         backend = self._backends[engine.name]
-        backend.version = backend.version if version is None else version
-        backend.draining = backend.draining if draining is None else draining
+        with self._turn:  # one that is being started has read what there was before
+            backend.version = backend.version if version is None else version
+            backend.draining = backend.draining if draining is None else draining
         change: dict[str, object] = {"draining": backend.draining}
         if engine.profile != TELLS_ITSELF:
             change["version"] = backend.version
@@ -99,17 +116,31 @@ class RunProxy:
                 problem = UpstreamError(f"the proxy does not know engine `{engine.name}`")
             except UpstreamError as refused:
                 problem = refused
-            if not self.alive():
+            if not self._process.alive():
                 return
             if time.monotonic() > end:
                 raise problem
             time.sleep(_AGAIN_S)
 
     def alive(self) -> bool:
-        return self._process.alive()
+        """Whether it runs, and has answered of late: one that hangs is as good as dead."""
+        if not self._process.alive():
+            return False
+        if time.monotonic() < self._listen_at:
+            return True
+        self._listen_at = time.monotonic() + _LISTEN_S
+        return self._pulse.beats()
 
     def stop(self) -> None:
         self._process.stop()
+
+    def _answers(self) -> bool | None:
+        try:
+            # What it says of the engines is not asked here.
+            httpx.get(f"{self.control.url}/healthz", timeout=_GLANCE_S, trust_env=False, verify=False)
+        except httpx.HTTPError:
+            return None
+        return True
 
     def _keys(self) -> dict[str, str]:
         """In its environment alone, where agents do not look."""

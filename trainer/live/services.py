@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,13 +254,28 @@ class Services:
                     self.failed = EngineError(f"services are not watched any more: {problem!r}")
 
     def _look(self) -> None:
-        if not self._proxy.alive():
+        """Returns when all are there. Engines may take minutes: neither proxy nor others wait for one."""
+        self._look_at_proxy()
+        if all(engine.alive() for engine in self.engines):
+            return
+        starting: dict[str, Future[None]] = {}
+        with ThreadPoolExecutor(len(self.engines)) as pool:
+            while not self._over.is_set():
+                for engine in self.engines:
+                    if engine.name not in starting and not engine.alive():
+                        self._tell(f"engine `{engine.name}` died; it is started again")
+                        starting[engine.name] = pool.submit(self._restart_engine, engine)
+                if not starting:
+                    return
+                wait(starting.values(), _WATCH_S, FIRST_COMPLETED)
+                self._look_at_proxy()
+                for name in [name for name, begun in starting.items() if begun.done()]:
+                    starting.pop(name).result()
+
+    def _look_at_proxy(self) -> None:
+        if not self._over.is_set() and not self._proxy.alive():
             self._tell("the proxy died; it is started again")
             self._restart(_PROXY, lambda _: self._proxy.start_again())
-        for engine in self.engines:
-            if not engine.alive():
-                self._tell(f"engine `{engine.name}` died; it is started again")
-                self._restart_engine(engine)
 
     def _restart_engine(self, engine: Engine) -> None:
         """No call reaches it before it serves the newest weights. Raises what `_restart` does."""

@@ -244,8 +244,9 @@ def _identity(settings: RunSettings, tasks: Tasks, folder: RunFolder, inputs: di
         tasks=tasks,
         versions=origin.versions(),
     )
-    folder.write_file(RUN, msgspec.json.format(msgspec.json.encode(about)))
+    # `run.json` says that there is a run, and who goes on with it reads the other first.
     folder.write_file(SETTINGS, run_toml(settings).encode())
+    folder.write_file(RUN, msgspec.json.format(msgspec.json.encode(about)))
     return about.identity
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -103,8 +103,8 @@ def real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def require_confinement(unsafe_local: bool) -> bool:
-    """Whether harnesses are confined: wherever they can be.
+def require_confinement(unsafe_local: bool, tell: Callable[[str], None] = lambda _: None) -> bool:
+    """Whether harnesses are confined: wherever they can be. Where not, that is told.
 
     Raises:
         ConfinementError: they cannot, and the user has not said that they may go without.
@@ -116,6 +116,8 @@ def require_confinement(unsafe_local: bool) -> bool:
             "install bubblewrap (`apt install bubblewrap`), or allow it: `--unsafe-local`, or "
             "`unsafe_local = true` in the run file",
         )
+    if why:
+        tell(f"agents and scorers run unconfined, with your rights: {why}")
     return not why
 
 

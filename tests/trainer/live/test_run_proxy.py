@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gyre.elastic.engines import pulse
 from gyre.elastic.engines.embedded import Embedded
 from gyre.elastic.engines.options import EngineOptions
 from gyre.elastic.engines.vllm import Vllm
@@ -18,6 +19,7 @@ from gyre.proxy.errors import UpstreamError
 from gyre.trainer.live import proxy as module
 from gyre.trainer.live.folder import LiveFolder
 from gyre.trainer.live.proxy import RunProxy
+from gyre.trainer.rollout import private
 from gyre.trainer.rollout.control import Control
 from tests.proxy.processes import wait_for
 
@@ -97,6 +99,23 @@ def test_one_that_died_knows_it_when_it_is_back(made: Made) -> None:
     assert made.known() == {"engine-0": ("2", True), "engine-1": ("3", False)}
     made.proxy.tell(made.engine, draining=False)
     assert made.known()["engine-0"] == ("2", False)
+
+
+def test_one_that_hangs_is_as_good_as_dead(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    for where, name, value in (
+        (module, "_LISTEN_S", 0.0),
+        (module, "_GLANCE_S", 0.2),
+        (pulse, "SILENCE_S", 0.5),
+        (private, "_STOP_S", 1.0),
+    ):
+        monkeypatch.setattr(where, name, value)
+    made.proxy.start_again()
+    assert made.proxy.alive()
+    assert made.proxy.pid
+    os.kill(made.proxy.pid, signal.SIGSTOP)
+    wait_for(lambda: not made.proxy.alive())
+    made.proxy.start_again()
+    assert made.proxy.alive() and made.known()
 
 
 def test_keys_of_engines_stand_in_no_file(tmp_path: Path) -> None:

@@ -89,23 +89,33 @@ def test_calls_are_sampled_as_the_run_says_whatever_an_agent_asks_for(run: Run) 
 
 
 def test_a_publication_reaches_a_call_that_is_under_way(run: Run) -> None:
+    # The engine may be done with a call before the publication has reached it: then once more.
+    straddles = (straddling(run, published) for published in range(1, 9))
+    before, after = next(seen for seen in straddles if len(seen) == 2)
+    assert int(after) == int(before) + 1
+    assert run.chat("after").status_code == 200
+    assert versions(run.rows("after")[0]) == [after]
+
+
+def straddling(run: Run, published: int) -> list[str]:
+    """The versions of a call in whose time one more is published."""
+    execution = f"straddles-{published}"
     with httpx.stream(
         "POST",
-        f"{run.control.base_url('straddles')}/chat/completions",
+        f"{run.control.base_url(execution)}/chat/completions",
         json={"model": run.services.model, **ASKED, "max_tokens": 1500, "stream": True},
-        headers=run.key("straddles"),
+        headers=run.key(execution),
         timeout=90,
     ) as answer:
         lines = answer.iter_lines()
         next(lines)
-        swapped = run.services.publish(folder(1), "1")
+        swapped = run.services.publish(folder(published % 2), str(published))
         for _ in lines:
             pass
-    assert swapped.held == 1 and swapped.seconds > 0
-    (row,) = run.rows("straddles")
-    assert versions(row) == ["0", "1"]
-    assert run.chat("after").status_code == 200
-    assert versions(run.rows("after")[0]) == ["1"]
+    (row,) = run.rows(execution)
+    seen = versions(row)
+    assert swapped.seconds > 0 and (swapped.held == 1 or len(seen) == 1)
+    return seen
 
 
 def test_the_same_version_from_another_folder_changes_nothing_now(run: Run) -> None:

@@ -241,6 +241,26 @@ def test_whose_engine_stays_paused_after_a_failure_is_told_so(tmp_path: Path) ->
     assert f"`{server.url}` stays paused" in caught.value.hint
 
 
+def test_while_an_engine_is_waited_for_the_proxy_and_others_are_looked_after(tmp_path: Path) -> None:
+    first, _, _ = folders(tmp_path)
+    with VllmControl() as lasting, VllmControl() as server:
+        for each in (lasting, server):
+            each.routes["GET /v1/models"] = (200, MODELS)
+        services = Services(of_others(server.url, lasting.url), LiveFolder(tmp_path / "run"), print)
+        services.start(first, "0")
+        port = int(lasting.url.rpartition(":")[2])
+    with services:
+        wait_for(lambda: services.restarts.get("engine-0"))
+        assert services.proxy_pid
+        os.kill(services.proxy_pid, signal.SIGKILL)
+        wait_for(lambda: services.restarts.get("proxy"))
+        assert services.control.ask("GET", "/gyre/v1/status", patience_s=30)
+        with VllmControl(port) as again:
+            again.routes["GET /v1/models"] = (200, MODELS)
+            wait_for(lambda: again.version == "0")
+        assert services.failed is None
+
+
 def test_who_does_not_want_to_wait_for_somebody_elses_engine_is_heard(tmp_path: Path) -> None:
     first, second, _ = folders(tmp_path)
     stop = threading.Event()
@@ -325,8 +345,7 @@ def test_one_that_hangs_is_dead_until_it_answers(tmp_path: Path, monkeypatch: py
             services.start(first, "0")
             told.clear()
             goes_on.clear()
-            wait_for(lambda: told)
-            assert services.restarts == {"engine-0": 1}
+            wait_for(lambda: told and services.restarts == {"engine-0": 1})
             goes_on.set()
             wait_for(lambda: server.asked.count(("POST /resume", None)) == 2)  # it was given weights anew
             assert services.failed is None
